@@ -167,9 +167,7 @@ class Confirmations:
             self._put_aside(each, waiting, screening)
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)  # with what brings too little to be confirmed alone
-            small = [
-                one for one in small_gains(screened, self._found, self.skipped) if not self.suspects.reason(one[0])
-            ]
+            small = [one for one in small_gains(screened, self._found, self.skipped) if not self.suspects.of(one[0])]
             screened = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)

@@ -121,7 +121,7 @@ class Rounds:
             self._no_time(slow)  # unless a further round has it
             return True
         self._evaluate(evaluating, round_, pipeline)
-        return self._train(proposals, round_, pipeline)
+        return self._train(proposals, round_, pipeline)  # with what its probes left undecided
 
     def settle(self) -> None:
         """Drops what came in with others and is not shown to be needed; trains what is left of it.
@@ -195,7 +195,7 @@ class Rounds:
             while not context.stopping():
                 before = len(unseen)
                 if not known:
-                    aside = [each for each in unseen if self._suspects.reason(each.change)]
+                    aside = [each for each in unseen if self._suspects.of(each.change)]
                     unseen = self._screen(screening, [each for each in unseen if each not in aside], round_) + aside
                 screening.close()
                 if short and self._by_whole_runs(_as_seen(queue, screening), pipeline, round_, LIKELIER, HOPE):
@@ -506,8 +506,8 @@ class Rounds:
         """Notes those that were left when the time was up, or where a run is over before its steps can be compared."""
         short = self.state.ends_too_early
         for proposal in waiting:
-            if doubt := self._suspects.reason(proposal.change):
-                self.state.skip(proposal.strategy, Verdict.QUALITY_LOST, doubt, setting=proposal.setting)
+            if suspect := self._suspects.of(proposal.change):
+                self.state.skip(proposal.strategy, suspect.verdict, suspect.reason, setting=proposal.setting)
                 continue
             if not short:  # what is screened first is confirmed, too
                 allocation = self.context.allocation

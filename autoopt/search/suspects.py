@@ -43,12 +43,12 @@ class Suspects:
         self.context, self.state = context, state
         self.all = list[Suspect]()
 
-    def reason(self, change: Change) -> str:
-        """Why a change is left out of all that is confirmed; empty where it is not."""
-        return next((each.reason for each in self.all if each.change == change), "")
+    def of(self, change: Change) -> Suspect | None:
+        """Why a change is left out of all that is confirmed; None where it is not."""
+        return next((each for each in self.all if each.change == change), None)
 
     def in_candidate(self, candidate: Candidate) -> bool:
-        return any(self.reason(change) for change in candidate.changes)
+        return any(self.of(change) for change in candidate.changes)
 
     def add(self, whole: Candidate, quality: Quality, change: Change | None = None) -> Suspect:
         """Leaves a change out of all that is confirmed for the quality of a whole; of one alone for good.
