@@ -124,13 +124,13 @@ def summed(rows: Sequence[JsonDict], budgets: Sequence[float]) -> list[JsonDict]
     return found
 
 
-def _points(mine: Sequence[JsonDict], known: dict[Any, JsonDict], rule: str, budget: float | None) -> str:
-    """Points that the runs of one budget, or of all, lose without the rule; the share itself for all rules."""
+def _points(mine: Sequence[JsonDict], known: dict[Any, JsonDict], rule: str, budget: float | None) -> list[float]:
+    """Points that runs of one budget, or of all, lose without the rule, with their error; for all rules the share."""
     seen = [one for one in mine if one["share"] is not None and budget in (None, one["budget"])]
     if rule == ALL:
-        return f"{fmean(one['share'] for one in seen):.1%}"
+        return [100 * fmean(one["share"] for one in seen)]
     lost = [100 * (known[_key(one)]["share"] - one["share"]) for one in seen]
-    return f"{fmean(lost):+.1f} ± {stdev(lost) / sqrt(len(lost)):.1f}" if len(lost) > 1 else "-"
+    return [fmean(lost), stdev(lost) / sqrt(len(lost))] if len(lost) > 1 else []
 
 
 def _key(one: JsonDict) -> tuple[str, float, int]:

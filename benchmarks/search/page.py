@@ -54,9 +54,16 @@ def knockout(document: Document) -> str:
         budgets = found["budgets"]
         heads = ["without the rule", "runs", "it acted in", *(f"{budget / 60:g} min" for budget in budgets), "all"]
         lines = [
-            [row["rule"], row["runs"], row["acted"], *row["points"], f"{row['useless']} of {row['runs']}"]
+            [row["rule"], row["runs"], row["acted"], *map(_worth, row["points"]), f"{row['useless']} of {row['runs']}"]
             for row in found["rows"]
         ]
         what = "points of the share that a run loses, with the standard error, and runs that keep what brings nothing"
         parts += [f"One rule switched off at a time at `{name}`: {what}.", table([*heads, "useless kept"], lines)]
     return sections(parts)
+
+
+def _worth(points: Sequence[float]) -> str:
+    """Points with their error; the share where there is none."""
+    if not points:
+        return MISSING
+    return f"{points[0]:+.1f} ± {points[1]:.1f}" if len(points) > 1 else f"{points[0]:.1f}%"
