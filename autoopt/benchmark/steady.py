@@ -164,6 +164,17 @@ def period(times: Sequence[float]) -> int:
     return int(lags[next(index for index in range(1, best + 1) if found[index] >= 0.9 * found[best])])
 
 
+def usual_step(times: Sequence[float], cycle: int) -> float:
+    """Seconds of a step of the middle cycle: of any other one, too, but for what comes once in many cycles.
+
+    Args:
+        times: seconds of each step; what is no whole cycle at their end is left out, unless there is none.
+        cycle: steps after which step times repeat.
+    """
+    cycle = min(cycle, len(times))
+    return statistics.median(sum(times[at : at + cycle]) for at in range(0, len(times) - cycle + 1, cycle)) / cycle
+
+
 def epoch_start(openings: Sequence[float], loader: Any, usual: float) -> float | None:
     """Seconds with which a later epoch begins, beyond the usual wait for a batch; None where there are no epochs.
 

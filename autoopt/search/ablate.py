@@ -294,7 +294,6 @@ def take_apart(context: RunContext, state: SearchState, deadline: float) -> list
         ``state.together``.
     """
     if len(state.together) < 2:
-        state.together.clear()
         return []
     taking = _Taking(context, state, deadline)
     taking.run()

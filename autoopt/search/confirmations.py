@@ -7,17 +7,17 @@ time that is left, the first is not begun.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from math import exp, expm1, inf, log, log1p
 
 from autoopt.records import Change, Quality, Round, Trial, Verdict
-from autoopt.search.ablate import by_whole_runs
+from autoopt.search.ablate import MORE, by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
 from autoopt.search.confirmation import confirm
 from autoopt.search.first_training import train_first
-from autoopt.search.planner import Skipped
+from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
 from autoopt.search.promised import small_gains, with_small
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
@@ -147,17 +147,23 @@ class Confirmations:
         seen_bottleneck: under which each strategy was tried, by its name.
 
     Attributes:
-        skipped: what is not tried alone.
         undecided: changes of which probes do not report whether they train as well, so that trainings have to.
+        open: those that their share of the time has left undecided.
     """
 
     def __init__(self, context: RunContext, state: SearchState, seen_bottleneck: dict[str, str | None]) -> None:
         self.context, self.state = context, state
         self._seen_bottleneck, self._costs = seen_bottleneck, Costs(context, state)
-        self.skipped: Sequence[Skipped] = ()
+        self._skipped: Sequence[Skipped] = ()
         self.undecided = list[Change]()
+        self.open = list[Screened]()
         self._found: list[Screened] = []
         self.suspects = Suspects(context, state)
+
+    def begin(self, skipped: Sequence[Skipped]) -> None:
+        """A round on another incumbent, with what is not tried alone."""
+        self._skipped = skipped
+        self.open.clear()
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
@@ -167,7 +173,7 @@ class Confirmations:
             self._put_aside(each, waiting, screening)
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)  # with what brings too little to be confirmed alone
-            small = [one for one in small_gains(screened, self._found, self.skipped) if not self.suspects.of(one[0])]
+            small = [one for one in small_gains(screened, self._found, self._skipped) if not self.suspects.of(one[0])]
             screened = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
@@ -183,6 +189,15 @@ class Confirmations:
         open_ = (each for each in later if not self.suspects.in_candidate(each.candidate))
         trials = (self._confirm(screened, 0, round_) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
+
+    def on_incumbent(self, found: Iterable[Screened]) -> list[Screened]:
+        """The same on the incumbent as it is now, by their gain."""
+        registry, again = self.context.runner.registry, list[Screened]()
+        for one in found:
+            with suppress(*PLUGIN_ERRORS):
+                plan = candidate_plan(registry, self.state.incumbent, one.candidate.changes)
+                again.append(replace(one, candidate=replace(one.candidate, plan=plan)))
+        return self.in_order_of_gain(again)
 
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its confirmation."""
@@ -259,7 +274,11 @@ class Confirmations:
         waiting[:] = self.in_order_of_gain(waiting)
 
     def _confirm(self, screened: Screened, remaining: int, round_: Round) -> Trial | None:
-        """Confirms the best of the screening; None without the time for two pairs of processes."""
+        """Confirms the best of the screening; None without the time for two pairs of processes.
+
+        What is undecided after some times the seconds that it promised waits for what was confirmed before it to be
+        taken apart.
+        """
         context, state = self.context, self.state
         candidate = screened.candidate
         left, needed = self._left_for(screened), self._costs.pairs(screened)
@@ -273,13 +292,19 @@ class Confirmations:
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        return confirm(
+        share = MORE if len(state.together) > 1 else inf
+        seconds = max(min(left, share * needed), least)
+        trial = confirm(
             context,
             state,
             candidate,
             deadline=context.now() + left,
             number=screened.trial.id,
-            seconds=max(left, needed),
+            seconds=seconds,
             note=f"seen as {exp(screened.gain):.2f}x in the screening",
             remaining=remaining,
         )
+        seen = trial.throughput
+        if trial.verdict is Verdict.INCONCLUSIVE and seen is not None and seconds < left and seen.value > 1.0:
+            self.open.append(replace(screened, trial=trial, gain=log(seen.value)))
+        return trial

@@ -89,7 +89,7 @@ class Rounds:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
         """
         queue = self.queue(pipeline)
-        self._confirmations.skipped = [each for each in queue.skipped if not self._takes_trainings(each)]
+        self._confirmations.begin([each for each in queue.skipped if not self._takes_trainings(each)])
         predictions = Queue(tuple(self._coming_back(queue, round_))).predictions
         self.context.announce(Predicted(at=self.context.now(), predictions=predictions))
         if (
@@ -211,7 +211,10 @@ class Rounds:
                     break
             self._no_time(unseen)
             screening.close()
-            return self._confirmations.in_order(self._taken(screening, plain=False), screening, round_)
+            open_ = [*self._confirmations.open, *self._taken(screening, plain=False)]
+            if open_ and len(state.together) > 1:  # whatever it holds and does not need makes every comparison longer
+                self.settle()
+            return self._confirmations.in_order(self._confirmations.on_incumbent(open_), screening, round_)
 
     def _may_compare(self, unseen: Sequence[Proposal]) -> bool:
         """Whether blocks of steps can be compared: the A/A control comes before the first of them."""

@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader
 
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.steady import usual_step
 from autoopt.benchmark.switching import unswitchable
 from autoopt.benchmark.warmup import ready_batches, run_block
 from autoopt.records import Contention, JsonDict
@@ -340,6 +341,9 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
     Args:
         seconds: for all of it, about; two pairs are taken in any case.
         cycle: steps after which step times repeat: a block holds whole cycles.
+
+    What comes once in more steps than a block holds, as a script's own evaluation, would decide by which blocks it
+    falls into: the middle cycle of each block is taken.
     """
     present, found = torch.get_num_threads(), list[Overlap]()
     others = sorted({1, max(1, usable_cores() // 2), usable_cores()} - {present})
@@ -353,7 +357,7 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
         ramp = max(cycle, 0 if threads in kept_up else ready_batches(training))
         block = run_block(training, lambda done, elapsed: elapsed >= turn and done % cycle == 0, ramp_steps=ramp)
         (kept_up.add if block.kept_up else kept_up.discard)(threads)
-        return block.seconds / block.steps
+        return usual_step(block.step_seconds, cycle)
 
     try:
         for threads in others:

@@ -12,7 +12,7 @@ from autoopt.benchmark import clock as clocks
 from autoopt.benchmark.clock import DeferredCost, EventClock, Lap, StageClock, clock_for, deferred_cost_for, settled
 from autoopt.benchmark.cputime import CpuTimes, foreign_cores, foreign_seconds
 from autoopt.benchmark.device import open_device
-from autoopt.benchmark.steady import LONGEST, change_points, cycle_of, find_steady, period, warmup_excess
+from autoopt.benchmark.steady import LONGEST, change_points, cycle_of, find_steady, period, usual_step, warmup_excess
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import least_groups, run_block
 from autoopt.records import Plan
@@ -437,6 +437,20 @@ def test_a_late_search_is_charged_to_its_process_as_fixed() -> None:
         tally.ran(block())
         tally.ran(block(late=5.0 * number))
     assert tally.side().fixed_seconds == (2.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("times", "cycle", "seconds"),
+    [
+        ([2.0] * 4, 1, 2.0),
+        ([2.0] * 6 + [50.0] + [2.0], 1, 2.0),  # an evaluation that falls into this block, and not into the next
+        ([1.0, 3.0] * 4, 2, 2.0),
+        ([1.0, 3.0, 1.0, 60.0, 1.0, 3.0, 1.0], 2, 2.0),
+        ([4.0], 3, 4.0),
+    ],
+)
+def test_the_usual_step_is_that_of_the_middle_cycle(times: list[float], cycle: int, seconds: float) -> None:
+    assert usual_step(times, cycle) == pytest.approx(seconds)
 
 
 def test_block_pairs_before_a_late_search_go_once_there_are_enough_after_it() -> None:

@@ -21,7 +21,7 @@ from benchmarks.prediction.cases import CHANGES
 from benchmarks.prediction.planted import plants
 from benchmarks.search.gpu import CASES as GPU_CASES
 from benchmarks.search.gpu import run
-from benchmarks.truth import headline_coverage
+from benchmarks.truth import headline_coverage, loop_runs
 from benchmarks.truth import several as truth_several
 from benchmarks.truth.quality_cases import Judged, kept
 from benchmarks.truth.quality_changes import BROKEN, HONEST
@@ -214,3 +214,11 @@ def test_a_stage_faster_than_its_ceiling_is_counted() -> None:
         stages=(Stage(name="optimizer", resource=Resource.DEVICE, seconds=0.0005),),
     )  # fmt: skip
     assert prediction_table.violations(round_, slow, peaks, 0.01) != []
+
+
+@pytest.mark.parametrize(("spread", "seed"), [("equal", 4), ("equal", 11), ("unequal", 1), ("unequal", 11)])
+def test_what_is_confirmed_together_is_taken_apart_before_small_gains_are_confirmed(spread: str, seed: int) -> None:
+    """Of 16 changes that bring nothing, one to six stayed in these plans: confirmations had taken the time."""
+    found = loop_runs.one_run("effects", spread, "heavy", seed)
+    assert found["placebos_in_plan"] == 0
+    assert found["attained"] > 0.9
