@@ -78,10 +78,10 @@ def demo(cores: int) -> None:
 
 def judge() -> None:
     """Interleaved whole runs of the untouched script and of each patch that was not judged under its load, the latest
-    first."""
+    first; of those whose headline has an interval."""
     for row in reversed(document()["demos"]):
-        known = document()
-        if not row["patch"].strip() or judged(known, row) is not None:
+        known, claim = document(), row["claim"] or {}
+        if not row["patch"].strip() or claim.get("low") is None or judged(known, row) is not None:
             continue
         one = {"patch": row["patch"], "busy": row["busy"], "environment": environment(), "runs": []}
         known["judged"].append(one)
