@@ -121,7 +121,8 @@ class FakeTrial:
             return self._runner.peaks
         if name == "probe":
             self._runner.probed.append(self._plan)
-            return fake_probe(behaviour, **arguments)
+            self._runner.machine.clock.advance(self._runner.probe_seconds)
+            return {**fake_probe(behaviour, **arguments), "seconds": self._runner.probe_seconds}
         if name == "inspect":
             return {key: {} for key in arguments["strategies"]}
         if name == "flops":
@@ -156,6 +157,8 @@ class FakeRunner:
     survey: Callable[[Behaviour], JsonDict] | None = None
     """Timings of a plan's stages alone; None: stages cannot be measured."""
     peaks: JsonDict | None = None
+    probe_seconds = 0.0
+    """Of a probe, beyond those of the tasks that a world may charge."""
     obeys_limits = False
     """Trainings end with their seconds, as those of a real one do; False: they go on to their target."""
 

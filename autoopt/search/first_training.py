@@ -184,11 +184,9 @@ def train_first(
     whole = context.shown_by_whole_runs(state, other) if other is not None else None
     if other is not None and whole is not None and _whole_runs(context, state, other, whole, speedup):
         return
-    start, due = (
-        context.allocation.start_seconds,
-        2 if other is None else context.gate.probes_due(other, state.baseline),
-    )
-    room = context.allocation.budget - context.now() - start - due * (start + context.allocation.probe) - reserve
+    start = context.allocation.start_seconds
+    due = 2 * (start + context.allocation.probe) if other is None else context.probes_due(other, state.baseline)
+    room = context.allocation.budget - context.now() - start - due - reserve
     limit = min(share, room if other is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
     if state.trained is not None or (other is not None and limit < LEAST_SECONDS):
         return

@@ -129,10 +129,16 @@ class RunContext:
             return None
         return seconds if self.runner.runs_whole(plan) else None
 
+    def probes_due(self, plan: Plan, incumbent: Plan) -> float:
+        """Seconds of the probes that the quality level of a plan next to another one still takes."""
+        seconds = self.gate.probes.seconds if self.gate.probes is not None else lambda one: None
+        each = (seconds(one) or self.allocation.probe for one in self.gate.unprobed(plan, incumbent))
+        return sum(self.allocation.start_seconds + probe for probe in each)
+
     def testable(self, state: SearchState, plan: Plan) -> bool:
         """Whether there is time to compare a plan that was never confirmed with the baseline, and to probe it."""
-        probe = self.allocation.start_seconds + state.dearer_start(plan) + self.allocation.probe
-        needed = 2 * self.pair_seconds(state, state.baseline, plan) + probe
+        probes = state.dearer_start(plan) + self.probes_due(plan, state.baseline)
+        needed = 2 * self.pair_seconds(state, state.baseline, plan) + probes
         return not self.stopping() and self.now() + needed <= self.allocation.budget
 
     def progress(self, number: int) -> OnProgress:

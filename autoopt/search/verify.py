@@ -110,7 +110,7 @@ def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Veri
     """
     plan, gate = state.incumbent, context.gate
     # a second pair of trainings shows more than probes at the weights of the first
-    due = probes_due(context, state) + _trainings_due(context, state)
+    due = context.probes_due(plan, state.baseline) + _trainings_due(context, state)
     late = context.now() + due > context.allocation.budget
     level = gate.quality(plan, state.baseline, state.facts, state.objective, hurried=late)
     if level is not None and level.passed is False:
@@ -372,13 +372,18 @@ OVER = 0.05
 
 
 def seconds_due(context: RunContext, state: SearchState) -> float:
-    """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately."""
-    return _trainings_due(context, state) + _test_due(context, state)
+    """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately.
+
+    Probes may be made twice: only with more batches some tell a bias.
+    """
+    return _trainings_due(context, state) + _test_due(context, state, 2)
 
 
-def _test_due(context: RunContext, state: SearchState) -> float:
+def _test_due(context: RunContext, state: SearchState, probes: int = 1) -> float:
     """The same without the trainings: nothing of an incumbent that was compared with the baseline."""
-    return 0.0 if confirmation_of(context, state) else _short(context, state) + probes_due(context, state)
+    if confirmation_of(context, state):
+        return 0.0
+    return _short(context, state) + probes * context.probes_due(state.incumbent, state.baseline)
 
 
 def confirmation_of(context: RunContext, state: SearchState) -> Comparison | None:
@@ -435,12 +440,6 @@ def compared_by(context: RunContext, state: SearchState) -> float:
 def _short(context: RunContext, state: SearchState) -> float:
     """Seconds of a short comparison of the incumbent with the baseline: two pairs of their processes."""
     return 2 * context.pair_seconds(state, state.baseline, state.incumbent)
-
-
-def probes_due(context: RunContext, state: SearchState) -> float:
-    """Seconds of the probes that the quality level of the incumbent next to the baseline still takes."""
-    due = context.gate.probes_due(state.incumbent, state.baseline)
-    return due * (context.allocation.probe + context.allocation.start_seconds)
 
 
 def _trainings_due(context: RunContext, state: SearchState) -> float:

@@ -25,7 +25,7 @@ from autoopt.search.confirmation import OpenTrial
 from autoopt.search.first_training import train_first
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.verify import FRESH_SEEDS, evidence_of, probes_due
+from autoopt.search.verify import FRESH_SEEDS, evidence_of
 
 MOST_PAIRS = 8
 """Of whole runs for one confirmation: a plan that takes more of them is better confirmed by a larger budget."""
@@ -107,7 +107,8 @@ class WholeRunConfirmation:
         pairs = self._pairs_for(self._hoped)
         if pairs is None or self.seconds is None:
             return None
-        return pairs * self.pair_seconds + probes_due(self.context, self.state) + self._reserve
+        probes = self.context.probes_due(self.candidate.plan, self.state.incumbent)
+        return pairs * self.pair_seconds + probes + self._reserve
 
     def run(self) -> Trial:
         """The trial; pairs with the untouched script of a plan that was kept are the verification's."""

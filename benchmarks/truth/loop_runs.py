@@ -34,7 +34,8 @@ CALM, JUMPY = 0.015, 0.06
 
 RULES = {
     "placebos": f"any placebo of {CANDIDATES} is in the final plan of at most {MOST_KEPT:.0%} of runs",
-    "effects": f"at least {LEAST_COVERED:.0%} of intervals hold the truth: of final plans, of changes, measured again",
+    "effects": f"at least {LEAST_COVERED:.0%} of intervals hold the truth (final plans, changes, measured again), "
+    f"and at most {MOST_KEPT:.0%} of plans hold a placebo",
 }
 
 

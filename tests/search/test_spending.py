@@ -15,6 +15,7 @@ from autoopt.search.outcome import IDLE, more_budget, spending, spent_on
 from autoopt.search.planner import Queue
 from autoopt.search.rounds import Rounds
 from autoopt.storage.run import Took
+from autoopt.strategy import Risk
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -80,3 +81,14 @@ def test_what_there_was_no_time_for_is_not_said_to_have_been_tried() -> None:
     assert (stop.reason, stop.detail) == (StopReason.BUDGET, "there was no time left for compile")
     state.unseen.clear()
     assert Rounds.stop(rounds, round_, Queue()).reason is StopReason.EXHAUSTED
+
+
+def test_probes_are_expected_to_take_what_they_took(tmp_path: Path) -> None:
+    one = World(tmp_path, strategy("rounds", risk=Risk.NUMERIC), speed=product({"rounds": 1.5}), budget=600.0)
+    one.runner.probe_seconds = 20.0
+    state, probes = one.go().state, one.context.gate.probes
+    assert probes is not None
+    assert one.context.probes_due(state.incumbent, state.baseline) == 0.0
+    probes.weights = ("kept.pt",)  # by a training, since then
+    each = one.context.allocation.start_seconds + 20.0
+    assert one.context.probes_due(state.incumbent, state.baseline) == pytest.approx(2 * each)

@@ -88,6 +88,11 @@ class Probes:
         """Whether a plan was probed, at the weights that are kept now."""
         return any((key, count) == (plan.key, len(self.weights)) for key, count, _ in self._seen)
 
+    def seconds(self, plan: Plan) -> float | None:
+        """Seconds that the latest probe of a plan took, else the longest of others; None before there was one."""
+        mine = [seen.probe.seconds for (key, _, _), seen in self._seen.items() if key == plan.key]
+        return mine[-1] if mine else max((seen.probe.seconds for seen in self._seen.values()), default=None)
+
     def quality(
         self,
         risk: Risk,
@@ -393,14 +398,14 @@ class Gate:
         new = [incumbent.with_change(change) for change in plan.changes if change not in incumbent.changes]
         return math.prod(self._prices.get((one.key, incumbent.key), 1.0) for one in new)
 
-    def probes_due(self, plan: Plan, incumbent: Plan) -> int:
-        """How many probes the quality level of a plan next to another one still costs."""
+    def unprobed(self, plan: Plan, incumbent: Plan) -> list[Plan]:
+        """Those of both whose probes the quality level of the plan next to the incumbent still takes."""
         if self.probes is None:
-            return 0
+            return []
         exact = self.risk_over(plan, incumbent) is Risk.EXACT
         if exact and self.probes.earlier(incumbent, plan) is not None:
-            return 0
-        return sum(not self.probes.has(one) for one in (incumbent, plan))
+            return []
+        return [one for one in (incumbent, plan) if not self.probes.has(one)]
 
     def rounded_off(self, plan: Plan) -> float:
         """What a plan's arithmetic rounds off, relative to each weight."""
