@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import count
-from math import isfinite, log
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.script.command import Build, parse
-from autoopt.script.whole_run import WholeRun, turn_of, whole_runs
+from autoopt.script.whole_run import WholeRun, saw_one_machine, turn_of, whole_runs
 from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.accept.trainings import PATIENCE, ratio_of_pairs
 from autoopt.search.compare.arm import READY_SECONDS, TrialArm
@@ -320,7 +320,8 @@ def measured(
             return Checked(holds=False, kind="whole_runs", detail=f"the {side} script failed: {failure.reason}")
         pairs.append(pair)
     logs = [log(pair[UNTOUCHED].seconds / pair[PATCHED].seconds) for pair in pairs]
-    time_sliced = isfinite(turn_of(memory_limit(result.environment)))
+    turn = turn_of(memory_limit(result.environment))
+    time_sliced = saw_one_machine((run for pair in pairs for run in pair.values()), turn)
     ratio = ratio_of_pairs(logs, result.noise.process_sd, time_sliced=time_sliced)
     each = ", ".join(f"{pair[UNTOUCHED].seconds:.1f} s to {pair[PATCHED].seconds:.1f} s" for pair in pairs)
     headline = result.speedup.headline

@@ -14,15 +14,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import EnvironmentLacks, TrialFailed
 from autoopt.records import Curve, CurvePoint
+from autoopt.records.machine import FOREIGN_CORES
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.records.protocol import ScriptSpec
 from autoopt.script.execute import opened, placed, seeded, take_input
@@ -53,11 +54,13 @@ class WholeRun:
         seconds: from the start of the script's process to its end.
         metrics: all values that it printed, where :meth:`reading` looked for them.
         output: what it printed.
+        foreign_cores: that other programs used in the meantime; None where the system does not count them.
     """
 
     seconds: float
     metrics: tuple[float, ...] = ()
     output: str = ""
+    foreign_cores: float | None = None
 
     @property
     def metric(self) -> float | None:
@@ -152,7 +155,15 @@ def whole_runs(
             failure = TrialFailed("error", reason, detail=each.output)
         failure.side = side  # type: ignore[attr-defined]
         raise failure
-    return [WholeRun(each.seconds, output=each.output) for each in found]
+    foreign = [None if each.foreign_cpu_seconds is None else each.foreign_cpu_seconds / each.seconds for each in found]
+    return [WholeRun(each.seconds, (), each.output, cores) for each, cores in zip(found, foreign, strict=True)]
+
+
+def saw_one_machine(runs: Iterable[WholeRun], turn: float) -> bool:
+    """Whether runs took turns on a machine that did nothing else: how a system shares its cores with other programs
+    differs from run to run, by a fifth beside one busy core.
+    """
+    return isfinite(turn) and all((run.foreign_cores or 0.0) <= FOREIGN_CORES for run in runs)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
 from autoopt.search.beliefs import Member
-from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
+from autoopt.search.compare.sequential_test import ALPHA, between_process_of, unseen_mode
 from autoopt.search.compare.statistics import known_radius
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
-from autoopt.search.run_context import RunContext
+from autoopt.search.run_context import MOST_PAIRS, RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import MOST_SETTINGS, Case, Strategy
 
@@ -183,12 +183,11 @@ def rival_strategies(one: Strategy, other: Strategy) -> bool:
     return one is other or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(other.stages))
 
 
-FEWEST_PAIRS, MOST_PAIRS = 2, 200
+FEWEST_PAIRS = 2
 BLOCK_ERROR = 0.02
 """Standard error (log) of a pair of processes from its blocks, where it is not known."""
 HOPE = 1.5
 """A gain may well be so many standard errors larger than its looks showed."""
-ALPHA = 0.05
 
 
 def pairs_to_confirm(gain: float, noise: Noise, min_gain: float) -> int:

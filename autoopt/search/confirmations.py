@@ -165,8 +165,12 @@ class Confirmations:
         self._skipped = skipped
         self.open.clear()
 
-    def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
-        """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
+    def in_order(self, waiting: list[Screened], screening: Screening, round_: Round, *, last: bool = False) -> bool:
+        """Confirms one after the other until one is kept; what the time does not hold waits for the others.
+
+        Args:
+            last: nothing else waits for the time: each has all that is left.
+        """
         later = list[Screened]()
         self._found = [*waiting, *screening.found]
         for each in self.suspects.all:
@@ -180,14 +184,14 @@ class Confirmations:
                 continue
             if not self._learns_as_well(screened, screening, waiting):
                 continue
-            trial = self._confirm(screened, len(waiting), round_)
+            trial = self._confirm(screened, len(waiting), round_, last=last)
             if trial is not None and trial.verdict is Verdict.KEPT:
                 return True
             if trial is not None and trial.verdict is Verdict.QUALITY_LOST:
                 with closing(screening):
                     self.less_doubtful(screened, screening, waiting, trial.quality)
         open_ = (each for each in later if not self.suspects.in_candidate(each.candidate))
-        trials = (self._confirm(screened, 0, round_) for screened in open_)
+        trials = (self._confirm(screened, 0, round_, last=last) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
 
     def on_incumbent(self, found: Iterable[Screened]) -> list[Screened]:
@@ -273,7 +277,7 @@ class Confirmations:
                     waiting.append(one)
         waiting[:] = self.in_order_of_gain(waiting)
 
-    def _confirm(self, screened: Screened, remaining: int, round_: Round) -> Trial | None:
+    def _confirm(self, screened: Screened, remaining: int, round_: Round, *, last: bool) -> Trial | None:
         """Confirms the best of the screening; None without the time for two pairs of processes.
 
         What is undecided after some times the seconds that it promised waits for what was confirmed before it to be
@@ -292,7 +296,7 @@ class Confirmations:
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        share = MORE if len(state.together) > 1 else inf
+        share = MORE if len(state.together) > 1 and not last else inf
         seconds = max(min(left, share * needed), least)
         trial = confirm(
             context,

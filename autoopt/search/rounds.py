@@ -214,7 +214,8 @@ class Rounds:
             open_ = [*self._confirmations.open, *self._taken(screening, plain=False)]
             if open_ and len(state.together) > 1:  # whatever it holds and does not need makes every comparison longer
                 self.settle()
-            return self._confirmations.in_order(self._confirmations.on_incumbent(open_), screening, round_)
+            open_ = self._confirmations.on_incumbent(open_)
+            return self._confirmations.in_order(open_, screening, round_, last=True)
 
     def _may_compare(self, unseen: Sequence[Proposal]) -> bool:
         """Whether blocks of steps can be compared: the A/A control comes before the first of them."""

@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from math import ceil, inf, isfinite
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from autoopt.script.applicable import in_lines, own_setup
 from autoopt.script.execute import runs_here
 from autoopt.script.metric import chosen, in_output
 from autoopt.script.sites import moved
-from autoopt.script.whole_run import turn_of, whole_runs
+from autoopt.script.whole_run import saw_one_machine, turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
 from autoopt.search.compare.arm import ScriptArm, TrialArm
@@ -531,7 +531,7 @@ class TrialRunner:
             patterns = () if script.metric else in_output(runs[0].output.splitlines())
             runs = [run.reading(script.metric or chosen(patterns)) for run in runs]
         first, second = (run.as_training(steps, seed, patterns, every) for run in runs)
-        return TrainedPair(baseline=first, best=second, whole=True, time_sliced=isfinite(turn))
+        return TrainedPair(baseline=first, best=second, whole=True, time_sliced=saw_one_machine(found, turn))
 
     def _adopted(self, plan: Plan, label: str, seed: int) -> AbstractContextManager[AnyTrial]:
         """A trial of the plan in the form in which it is adopted.

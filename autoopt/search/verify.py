@@ -372,18 +372,15 @@ OVER = 0.05
 
 
 def seconds_due(context: RunContext, state: SearchState) -> float:
-    """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately.
-
-    Probes may be made twice: only with more batches some tell a bias.
-    """
-    return _trainings_due(context, state) + _test_due(context, state, 2)
+    """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately."""
+    return _trainings_due(context, state) + _test_due(context, state)
 
 
-def _test_due(context: RunContext, state: SearchState, probes: int = 1) -> float:
+def _test_due(context: RunContext, state: SearchState) -> float:
     """The same without the trainings: nothing of an incumbent that was compared with the baseline."""
     if confirmation_of(context, state):
         return 0.0
-    return _short(context, state) + probes * context.probes_due(state.incumbent, state.baseline)
+    return _short(context, state) + context.probes_due(state.incumbent, state.baseline)
 
 
 def confirmation_of(context: RunContext, state: SearchState) -> Comparison | None:

@@ -10,6 +10,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -185,14 +186,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--budgets", type=float, nargs="+", default=[90.0, 120.0, 180.0, 300.0, 600.0])
     parser.add_argument("--cases", nargs="+", default=list(CASES))
+    parser.add_argument("--start", type=float, default=0.0, help="seconds that a process takes to start at least")
     options = parser.parse_args()
-    rows = []
+    rows, part = [], "slow_starts" if options.start else "revisions"
     for budget, name in product(options.budgets, options.cases):
-        runs = [run(CASES[name], budget, seed) for seed in range(options.seeds)]
+        case = replace(CASES[name], start_seconds=max(CASES[name].start_seconds, options.start))
+        runs = [run(case, budget, seed) for seed in range(options.seeds)]
         rows.append(
             {"case": name, "budget": budget, **{key: [one[key] for one in runs] for key in ("share", "useless")}}
         )
-        record(options.out, {"rows": rows}, "revisions", revision())
+        record(options.out, {"rows": rows, "start": options.start}, part, revision())
     print(page.minutes(load(options.out)))
 
 

@@ -14,15 +14,25 @@ def render(results: Path) -> str:
     head = (
         "Whole searches on simulated machines whose truth is known. A cell is the mean share of the attainable log "
         "speedup, and in brackets how many runs kept a change that brings nothing.\n\n"
-        "Reproduce: `python -m benchmarks.search.minutes`; `python -m benchmarks.search.knockout`."
+        "Reproduce: `python -m benchmarks.search.minutes`; the same with `--start 12 --budgets 300 600 1800`; "
+        "`python -m benchmarks.search.knockout`."
     )
-    places = [one["environment"] for document in (found, worth) for one in document.get("revisions", {}).values()]
+    kinds = [found.get("revisions", {}), found.get("slow_starts", {}), worth.get("revisions", {})]
+    places = [one["environment"] for revisions in kinds for one in revisions.values()]
     return sections([head, minutes(found), knockout(worth), machine(*places)])
 
 
 def minutes(document: Document) -> str:
     """The share of the attainable by budget, of each revision, and by case, of the last one."""
-    revisions = document.get("revisions", {})
+    slow = document.get("slow_starts", {})
+    parts = [_shares(document.get("revisions", {}))]
+    if slow:
+        seconds = list(slow.values())[-1]["start"]
+        parts += [f"The same where each process takes {seconds:g} s to start, as on many GPUs.", _shares(slow)]
+    return sections(parts)
+
+
+def _shares(revisions: Document) -> str:
     if not revisions:
         return "Not measured yet."
     budgets = sorted({row["budget"] for found in revisions.values() for row in found["rows"]})

@@ -96,9 +96,9 @@ def judge() -> None:
 
 
 def judged(known: dict[str, Any], row: dict[str, Any]) -> dict[str, Any] | None:
-    """The judgement of a demo's patch; None where there is none."""
+    """The first judgement of a demo's patch under its load that was made after it; None where there is none."""
     same = (one for one in known["judged"] if (one["patch"], one["busy"]) == (row["patch"], row["busy"]))
-    return next(same, None)
+    return next((one for one in same if one["environment"]["at"] > row["environment"]["at"]), None)
 
 
 def shown(one: dict[str, Any]) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ class TrainedPair(Record):
 
     ``interleaved``: alternately; False where they did not fit into memory together. ``whole``: a whole run of the
     untouched script and one of the patched script, nothing listening, in an order drawn at random. ``time_sliced``:
-    these took turns of a second.
+    these took turns of a second, and no other program took much of the machine.
     """
 
     baseline: TrainingRun
