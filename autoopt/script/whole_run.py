@@ -161,7 +161,7 @@ def whole_runs(
 
 def saw_one_machine(runs: Iterable[WholeRun], turn: float) -> bool:
     """Whether runs took turns on a machine that did nothing else: how a system shares its cores with other programs
-    differs from run to run, by a fifth beside one busy core.
+    differs from run to run, by a fifth next to one busy core.
     """
     return isfinite(turn) and all((run.foreign_cores or 0.0) <= FOREIGN_CORES for run in runs)
 

@@ -280,8 +280,8 @@ class Confirmations:
     def _confirm(self, screened: Screened, remaining: int, round_: Round, *, last: bool) -> Trial | None:
         """Confirms the best of the screening; None without the time for two pairs of processes.
 
-        What is undecided after some times the seconds that it promised waits for what was confirmed before it to be
-        taken apart.
+        What is undecided after some times the seconds that it promised waits for the ablation of what was confirmed
+        before it.
         """
         context, state = self.context, self.state
         candidate = screened.candidate

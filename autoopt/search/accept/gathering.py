@@ -400,10 +400,10 @@ class Gate:
 
     def unprobed(self, plan: Plan, incumbent: Plan) -> list[Plan]:
         """Those of both whose probes the quality level of the plan next to the incumbent still takes."""
-        if self.probes is None:
+        risk = self.risk_over(plan, incumbent)
+        if self.probes is None or risk.trains_otherwise:
             return []
-        exact = self.risk_over(plan, incumbent) is Risk.EXACT
-        if exact and self.probes.earlier(incumbent, plan) is not None:
+        if risk is Risk.EXACT and self.probes.earlier(incumbent, plan) is not None:
             return []
         return [one for one in (incumbent, plan) if not self.probes.has(one)]
 
