@@ -410,22 +410,24 @@ class _Taking:
         return True if enough and worth and estimate.low > 1.0 else None
 
     def _compared(self, less: Plan, name: str, waiting: int) -> Comparison | None:
-        """What is left against the same without a part; None without the time that decides it, if it is as it looked.
+        """What is left against the same without a part; None without the time for the fewest pairs that count.
+
+        What beliefs say of it decides how long it takes at most, never whether it is measured.
 
         Args:
             waiting: parts that are not settled.
         """
         context, state = self.context, self.state
-        pairs = max(pairs_to_confirm(self._gain(name), state.noise, context.min_gain), FEWEST_PAIRS)
-        needed, left = pairs * context.pair_seconds(state, less, self.left), self.deadline - context.now()
-        if context.stopping() or needed > left:
+        pair, left = context.pair_seconds(state, less, self.left), self.deadline - context.now()
+        needed = MORE * pair * pairs_to_confirm(self._gain(name), state.noise, context.min_gain)
+        if context.stopping() or FEWEST_PAIRS * pair > left:
             return None
         comparison = context.compare(
             "comparison",
             less,
             self.left,
             state,
-            seconds=min(left, max(MORE * needed, left / (waiting + 1))),
+            seconds=max(needed if needed <= left else 0.0, left / (waiting + 1), FEWEST_PAIRS * pair),
             deadline=self.deadline,
             purpose=f"ablation: the plan without {name}",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from statistics import fmean
 from typing import Any
@@ -19,6 +20,8 @@ from benchmarks.prediction import __main__ as prediction
 from benchmarks.prediction import table as prediction_table
 from benchmarks.prediction.cases import CHANGES
 from benchmarks.prediction.planted import plants
+from benchmarks.search import minutes
+from benchmarks.search.cases import CASES as SEARCH_CASES
 from benchmarks.search.gpu import CASES as GPU_CASES
 from benchmarks.search.gpu import run
 from benchmarks.truth import headline_coverage, loop_runs
@@ -222,3 +225,11 @@ def test_what_is_confirmed_together_is_taken_apart_before_small_gains_are_confir
     found = loop_runs.one_run("effects", spread, "heavy", seed)
     assert found["placebos_in_plan"] == 0
     assert found["attained"] > 0.9
+
+
+def test_what_is_confirmed_together_is_measured_before_it_is_dropped() -> None:
+    """Where a process takes 12 s to start, workers that brought half were dropped unmeasured: beliefs said nothing."""
+    case = replace(SEARCH_CASES["images"], start_seconds=12.0)
+    found = minutes.run(case, 1800.0, 0)
+    assert found["share"] == pytest.approx(1.0)
+    assert found["useless"] == 0
