@@ -115,7 +115,7 @@ def test_time_decides_how_many_equal_parts_can_be_told_from_none(tmp_path: Path,
     state = stack(made, {"one": (0.31, VAGUE), "other": (0.3, VAGUE)})
     take_apart(made.context, state, made.clock() + seconds)
     assert len(state.incumbent.changes) == kept
-    assert "one" in state.incumbent.names()
+    assert seconds or "one" in state.incumbent.names(), "what is believed decides where nothing was measured"
 
 
 def test_what_could_no_longer_be_tested_is_not_made(tmp_path: Path) -> None:
