@@ -10,6 +10,11 @@ FOREIGN_CORES = 0.3
 """Cores that other programs may use during a measurement: two busy-waiting compute threads lose far more than that."""
 
 
+def disturbed(foreign_cores: float | None) -> bool:
+    """Whether other programs used more cores than that; where nobody counted them, nothing says so."""
+    return foreign_cores is not None and foreign_cores > FOREIGN_CORES
+
+
 class Peaks(Record):
     """Measured peaks of this machine, per second or in seconds.
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from autoopt.records.base import Change, Estimate, Plan, Verdict
 from autoopt.records.headline import Headline
-from autoopt.records.machine import FOREIGN_CORES
+from autoopt.records.machine import disturbed
 from autoopt.records.record import JsonDict, Record
 
 
@@ -190,7 +190,7 @@ class Noise(Record):
     @property
     def busy(self) -> bool:
         """Whether other programs slowed this down, and a plan the more the more threads it has."""
-        return self.foreign_cores is not None and self.foreign_cores > FOREIGN_CORES
+        return disturbed(self.foreign_cores)
 
     def failed(self, gain: float) -> bool:
         """Whether the control excludes 1.00 by more than the gain worth having: the machine favours one side."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.errors import EnvironmentLacks, TrialFailed
 from autoopt.records import Curve, CurvePoint
-from autoopt.records.machine import FOREIGN_CORES
+from autoopt.records.machine import disturbed
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.records.protocol import ScriptSpec
 from autoopt.script.execute import opened, placed, seeded, take_input
@@ -155,15 +155,14 @@ def whole_runs(
             failure = TrialFailed("error", reason, detail=each.output)
         failure.side = side  # type: ignore[attr-defined]
         raise failure
-    foreign = [None if each.foreign_cpu_seconds is None else each.foreign_cpu_seconds / each.seconds for each in found]
-    return [WholeRun(each.seconds, (), each.output, cores) for each, cores in zip(found, foreign, strict=True)]
+    return [WholeRun(each.seconds, output=each.output, foreign_cores=each.foreign_cores) for each in found]
 
 
 def saw_one_machine(runs: Iterable[WholeRun], turn: float) -> bool:
     """Whether runs took turns on a machine that did nothing else: how a system shares its cores with other programs
     differs from run to run, by a fifth next to one busy core.
     """
-    return isfinite(turn) and all((run.foreign_cores or 0.0) <= FOREIGN_CORES for run in runs)
+    return isfinite(turn) and not any(disturbed(run.foreign_cores) for run in runs)
 
 
 @dataclass(frozen=True)
@@ -201,6 +200,11 @@ class Ended:
     own_cpu_seconds: float
     foreign_cpu_seconds: float | None
     begun: bool = True
+
+    @property
+    def foreign_cores(self) -> float | None:
+        """Cores that other programs used in the meantime, on average."""
+        return None if self.foreign_cpu_seconds is None else self.foreign_cpu_seconds / self.seconds
 
     @property
     def output(self) -> str:

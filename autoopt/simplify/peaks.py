@@ -20,7 +20,7 @@ from autoopt.benchmark.device import open_device
 from autoopt.benchmark.environment import cpu_name, other_users, usable_cores
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.records import Peaks
-from autoopt.records.machine import FOREIGN_CORES
+from autoopt.records.machine import disturbed
 from autoopt.records.writing import write_whole
 from autoopt.simplify.drift import ReferenceSpeed
 
@@ -50,9 +50,7 @@ def measured_peaks(device: torch.device) -> Peaks:
         return Peaks.model_validate_json(file.read_text(encoding="utf-8"))
     peaks = measure(device)
     # those that others kept cores or device busy for are measured again next time
-    if (peaks.foreign_cores or 0.0) <= FOREIGN_CORES and not (
-        device.type == "cuda" and other_users(open_device(str(device)))
-    ):
+    if not disturbed(peaks.foreign_cores) and not (device.type == "cuda" and other_users(open_device(str(device)))):
         with suppress(OSError):  # a cache that cannot be written is no error
             write_whole(file, peaks.model_dump_json())
     return peaks

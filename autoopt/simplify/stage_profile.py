@@ -14,7 +14,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
 from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.machine import FOREIGN_CORES
+from autoopt.records.machine import FOREIGN_CORES, disturbed
 from autoopt.records.messages import Block, Startup
 from autoopt.simplify.costly import time_text
 from autoopt.simplify.drift import whole
@@ -295,7 +295,7 @@ def reason_to_doubt(seen: StageProfile, usual_step: float | None = None, *, watc
         other = f"{time_text(watched_step)} in the first steps, which are slower"
     elif usual_step and step and not 1 / DRIFT <= step / usual_step <= DRIFT:
         other = f"{time_text(usual_step)} in comparisons"
-    elif seen.foreign_cores is not None and seen.foreign_cores > FOREIGN_CORES:
+    elif disturbed(seen.foreign_cores):
         return f"other programs used {seen.foreign_cores:.1f} cores while its stages were measured"
     else:
         return ""
