@@ -296,8 +296,7 @@ class Confirmations:
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        share = MORE if len(state.together) > 1 and not last else inf
-        seconds = max(min(left, share * needed), least)
+        seconds = min(left, MORE * needed) if len(state.together) > 1 and not last else left
         trial = confirm(
             context,
             state,

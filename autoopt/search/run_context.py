@@ -131,9 +131,11 @@ class RunContext:
 
     def probes_due(self, plan: Plan, incumbent: Plan) -> float:
         """Seconds of the probes that the quality level of a plan next to another one still takes."""
-        seconds = self.gate.probes.seconds if self.gate.probes is not None else lambda one: None
-        each = (seconds(one) or self.allocation.probe for one in self.gate.unprobed(plan, incumbent))
-        return sum(self.allocation.start_seconds + probe for probe in each)
+        allocation, probes = self.allocation, self.gate.probes
+        if probes is None:
+            return 0.0
+        due = self.gate.unprobed(plan, incumbent)
+        return sum(allocation.start_seconds + (probes.seconds(one) or allocation.probe) for one in due)
 
     def testable(self, state: SearchState, plan: Plan) -> bool:
         """Whether there is time to compare a plan that was never confirmed with the baseline, and to probe it."""

@@ -59,17 +59,18 @@ def _cell(rows: Sequence[Document]) -> str:
 
 def knockout(document: Document) -> str:
     """What a run loses without each rule, of the last revision; the others stay in the results."""
-    parts = []
-    for name, found in list(document.get("revisions", {}).items())[-1:]:
-        budgets = found["budgets"]
-        heads = ["without the rule", "runs", "it acted in", *(f"{budget / 60:g} min" for budget in budgets), "all"]
-        lines = [
-            [row["rule"], row["runs"], row["acted"], *map(_worth, row["points"]), f"{row['useless']} of {row['runs']}"]
-            for row in found["rows"]
-        ]
-        what = "points of the share that a run loses, with the standard error, and runs that keep what brings nothing"
-        parts += [f"One rule switched off at a time at `{name}`: {what}.", table([*heads, "useless kept"], lines)]
-    return sections(parts)
+    revisions = document.get("revisions", {})
+    if not revisions:
+        return ""
+    name, found = list(revisions.items())[-1]
+    times = [f"{budget / 60:g} min" for budget in found["budgets"]]
+    lines = [
+        [row["rule"], row["runs"], row["acted"], *map(_worth, row["points"]), f"{row['useless']} of {row['runs']}"]
+        for row in found["rows"]
+    ]
+    what = "points of the share that a run loses, with the standard error, and runs that keep what brings nothing"
+    head = ["without the rule", "runs", "it acted in", *times, "all", "useless kept"]
+    return sections([f"One rule switched off at a time at `{name}`: {what}.", table(head, lines)])
 
 
 def _worth(points: Sequence[float]) -> str:
