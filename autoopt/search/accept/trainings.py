@@ -30,8 +30,8 @@ SCATTER, SCATTER_DOF = 0.1, 3.0
 """A first guess of how the log ratio of two whole trainings scatters from pair to pair, and how many pairs it is worth.
 A tenth covers steps that differ by seed, a slow start of one process in five, and a plan whose processes differ more
 than the baseline's: ``python -m benchmarks.truth.headline_coverage``."""
-TURNS_SCATTER = 0.03
-"""The same of whole runs that take turns of a second: ``python -m benchmarks.whole_runs control``."""
+TURNS_SCATTER = 0.04
+"""The same of whole runs that take turns of a second: the likeliest for 32 searches (each 0.005 to 0.15)."""
 
 
 def ratio_of_pairs(
