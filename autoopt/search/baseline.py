@@ -15,7 +15,7 @@ from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Site
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import memory_limit
-from autoopt.search.budget_allocation import NOISE_AT_MOST, TimeLimits
+from autoopt.search.budget_allocation import MOST_CONTROL_PAIRS, NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
 from autoopt.search.first_training import begin
@@ -44,7 +44,8 @@ def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
 
 
 def measure_noise(context: RunContext, state: SearchState) -> AAControl:
-    """Compares the baseline with itself in separate processes; where one pair was disturbed, in a second one.
+    """Compares the baseline with itself in as many pairs of separate processes as its seconds hold, one at least; where
+    one pair alone does not read as equal, in a second one.
 
     Raises:
         BaselineFailed: it does not train.
@@ -59,6 +60,7 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
             Rule(min_gain=context.min_gain, max_seconds=seconds),
             clock=context.now,
             pairs=pairs,
+            most=MOST_CONTROL_PAIRS,
             deadline=began + NOISE_AT_MOST * context.allocation.budget,
             rng=np.random.default_rng([context.seed, 1, len(earlier)]),
             earlier=earlier,
@@ -66,7 +68,7 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
 
     def measure() -> Comparison:
         began = context.now()  # a machine that goes away has it measured anew, with as much time
-        first = measured(context.allocation.control_pairs, began)
+        first = measured(1, began)
         ratio = noise_of(first, Rule()).aa_ratio
         if len(first.pairs) != 1 or ratio is None or ratio.low <= 1.0 <= ratio.high:
             return first

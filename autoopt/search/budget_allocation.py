@@ -22,9 +22,8 @@ NOISE_SECONDS = 10.0
 NOISE_AT_MOST = 0.25
 """Short runs: fewer seconds than this do not hold the pairs of processes that an A/A control needs."""
 
-CONTROL_PAIR = 300.0
 MOST_CONTROL_PAIRS = 4
-"""The A/A control has a pair of processes for each so many seconds of the budget."""
+"""Of processes that an A/A control has; comparisons bring their own."""
 
 KEPT_BACK_AT_MOST = 0.45
 """Share of the budget for the end of the run at most."""
@@ -59,11 +58,6 @@ class BudgetAllocation:
     def baseline(self, target_given: bool) -> float:
         """Seconds for the baseline's training at most."""
         return self.budget * (BASELINE_TO_TARGET if target_given else BASELINE_ALONE)
-
-    @property
-    def control_pairs(self) -> int:
-        """Pairs of processes of the A/A control: one on a short budget, whose comparisons bring their own."""
-        return min(max(int(self.budget / CONTROL_PAIR), 1), MOST_CONTROL_PAIRS)
 
     @property
     def noise(self) -> float:

@@ -11,6 +11,7 @@ from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
 from autoopt.search.beliefs import Member
+from autoopt.search.compare.comparison import Comparison, PairOfProcesses
 from autoopt.search.compare.sequential_test import ALPHA, between_process_of, unseen_mode
 from autoopt.search.compare.statistics import known_radius
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
@@ -152,12 +153,20 @@ class Screened:
     Args:
         gain: log of the speedup that was seen, of the time to the target where that is known, fixed cost included.
         error: standard error of the gain, how processes of one program differ included.
+        unselected: the comparison that screened it, where predictions chose it and no figure: its confirmation goes on
+            from there.
     """
 
     candidate: Candidate
     trial: Trial
     gain: float
     error: float = 0.0
+    unselected: Comparison | None = None
+
+    def pairs(self, incumbent: Plan) -> tuple[PairOfProcesses, ...]:
+        """Pairs of processes that count for its confirmation on an incumbent."""
+        seen = self.unselected
+        return seen.pairs if seen is not None and seen.compares(incumbent, self.candidate.plan) else ()
 
     @property
     def plain(self) -> bool:

@@ -11,7 +11,7 @@ from autoopt.records import Change, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import Candidate
-from autoopt.search.compare.comparison import Comparison, Decision, Side
+from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Side
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.first_training import expected, train_first, train_with
@@ -34,6 +34,7 @@ def confirm(
     number: int | None = None,
     note: str = "",
     remaining: int = 0,
+    earlier: Sequence[PairOfProcesses] = (),
 ) -> Trial:
     """The trial of a candidate on the incumbent, which it is thereafter where it is kept.
 
@@ -43,6 +44,7 @@ def confirm(
         number: of the screening that it follows, whose trial it replaces; a new one where None.
         note: where the candidate comes from, for the reason that the report shows.
         remaining: trials that are expected after this one.
+        earlier: pairs of processes from which its comparison goes on; beliefs know them.
     """
     opened = OpenTrial(context, state, candidate, "confirming", number, remaining)
     number = opened.number
@@ -56,6 +58,7 @@ def confirm(
         deadline=deadline,
         purpose=f"trial {number}",
         progress_id=number,
+        earlier=earlier,
     )
     comparison = state.with_fixed_costs(comparison)
     reported = _shown_by_probes(context, state, candidate) and not _pays_once(context, state, comparison)
@@ -64,7 +67,7 @@ def confirm(
     if not reported and comparison.decision is Decision.ACCEPT and whole is None:
         train_with(context, state, candidate.plan, comparison)
     state.comparisons[number] = comparison
-    state.learn(candidate.members, comparison)
+    state.learn(candidate.members, comparison, known=len(earlier))
     ruling = context.gate.decide(
         candidate.plan,
         comparison,

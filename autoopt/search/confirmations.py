@@ -18,7 +18,7 @@ from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, al
 from autoopt.search.confirmation import confirm
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
-from autoopt.search.promised import small_gains, with_small
+from autoopt.search.promised import promised_of, small_gains, with_small
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
@@ -43,22 +43,16 @@ class Costs:
         context, state = self.context, self.state
         gain = sum(member.gain + HOPE * member.error for member in members)
         starts = state.dearer_start(state.incumbent) + max(state.dearer_start(one.candidate.plan) for one in members)
-        return pairs_to_confirm(gain, state.noise, context.min_gain) * (context.allocation.pair + starts)
+        made = len(members[0].pairs(state.incumbent)) if len(members) == 1 else 0
+        pairs = max(pairs_to_confirm(gain, state.noise, context.min_gain) - made, 1)
+        return pairs * (context.allocation.pair + starts)
 
     def confirmation(self, *members: Screened) -> float:
-        """The same with the probes that their quality takes."""
-        exact = all(
-            self.context.runner.registry[name].risk is Risk.EXACT for m in members for name in m.candidate.parts
-        )
-        return self.pairs(*members) + (0.0 if exact else self.probes())
-
-    def probes(self) -> float:
-        """Seconds of the probes that tell its quality: its own, and the incumbent's where there is none yet."""
-        probes = self.context.gate.probes
-        if probes is None:
-            return 0.0
-        allocation = self.context.allocation
-        return (allocation.start_seconds + allocation.probe) * (1 if probes.made else 2)
+        """The same with the probes that their quality takes; losses may stand in for those of exact changes."""
+        incumbent, gate = self.state.incumbent, self.context.gate
+        rounding = [m.candidate.plan for m in members if gate.risk_over(m.candidate.plan, incumbent) is not Risk.EXACT]
+        probes = (self.context.probes_due(plan, incumbent) for plan in rounding)
+        return self.pairs(*members) + max(probes, default=0.0)
 
     def whole_runs(self) -> float:
         """Seconds of the least confirmation by whole runs, its probes and what then verifies it included.
@@ -70,7 +64,8 @@ class Costs:
         if untouched is None or (state.found and not by_whole_runs(context, state)):
             return inf
         run = untouched / max(state.speedup_so_far, 1.0)
-        return 2 * run + self.probes() + (FEWEST_SEEDS * (untouched + run) if state.found else 0.0)
+        probes = context.probes_due(None, state.incumbent)
+        return 2 * run + probes + (FEWEST_SEEDS * (untouched + run) if state.found else 0.0)
 
     def deadline(self, gain: float = 1.0) -> float:
         """Until when may be searched, on the run's clock.
@@ -94,13 +89,14 @@ class Costs:
         """Deadline of the screening on the run's clock: the best of the clear gains is still to be confirmed.
 
         That is the most that goes together: where that was not screened, its screening comes first. Where nothing
-        stands out, what may yet do so has the time of a short comparison.
+        stands out, what may yet do so has the time of a short comparison and its probes.
         """
         plain = [screened for screened in found if screened.plain]
         stacks = sorted((s for s in plain if s.candidate.combined), key=lambda s: s.gain)
         members = stacks[-1:] or alone_or_together(plain)
         if not members:
-            return self.deadline() - self.context.allocation.comparison - self.probes()
+            probes = self.context.probes_due(None, self.state.incumbent)
+            return self.deadline() - self.context.allocation.comparison - probes
         together = self.context.allocation.screening if len(members) > 1 else 0.0
         return self.deadline(exp(sum(member.gain for member in members))) - together - self.confirmation(*members)
 
@@ -164,6 +160,11 @@ class Confirmations:
         """A round on another incumbent, with what is not tried alone."""
         self._skipped = skipped
         self.open.clear()
+
+    def whole_of(self, candidate: Candidate) -> Candidate:
+        """A candidate with what predictions promise besides, each too little to be tried alone."""
+        small = [one for one in promised_of(self._skipped) if not self.suspects.of(one[0])]
+        return with_small(self.context, self.state, candidate, small)
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round, *, last: bool = False) -> bool:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others.
@@ -306,6 +307,7 @@ class Confirmations:
             seconds=seconds,
             note=f"seen as {exp(screened.gain):.2f}x in the screening",
             remaining=remaining,
+            earlier=screened.pairs(state.incumbent),
         )
         seen = trial.throughput
         if trial.verdict is Verdict.INCONCLUSIVE and seen is not None and seconds < left and seen.value > 1.0:

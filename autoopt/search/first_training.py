@@ -185,7 +185,7 @@ def train_first(
     if other is not None and whole is not None and _whole_runs(context, state, other, whole, speedup):
         return
     start = context.allocation.start_seconds
-    due = 2 * (start + context.allocation.probe) if other is None else context.probes_due(other, state.baseline)
+    due = context.probes_due(other, state.baseline)
     room = context.allocation.budget - context.now() - start - due - reserve
     limit = min(share, room if other is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
     if state.trained is not None or (other is not None and limit < LEAST_SECONDS):

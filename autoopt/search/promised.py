@@ -213,10 +213,12 @@ def small_gains(
         promised = _promised(candidate.strategy, candidate.predicted) is not None
         if promised and not candidate.companions and other.gain > other.error and not other.rivals(screened):
             small.append((candidate.change, candidate.predicted))
-    for each in skipped:
-        if _promised(each.strategy, each.predicted) is not None:
-            small.append((each.change, each.predicted))
-    return small
+    return [*small, *promised_of(skipped)]
+
+
+def promised_of(skipped: Iterable[Skipped]) -> list[tuple[Change, Estimate | None]]:
+    """Those of what is not tried alone of which a prediction promises a gain."""
+    return [(each.change, each.predicted) for each in skipped if _promised(each.strategy, each.predicted) is not None]
 
 
 def _promised(strategy: Strategy, speedup: Estimate | None, likely: float = 1.0) -> Estimate | None:

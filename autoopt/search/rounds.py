@@ -236,9 +236,12 @@ class Rounds:
         if screening.over:
             return False
         candidate = together(self.context, self.state, screening.case, proposals)
-        if candidate is None or not self.state.first_time(candidate.changes):
+        if candidate is None:
             return False
-        screened = screening.screen(candidate)
+        candidate = self._confirmations.whole_of(candidate)
+        if not self.state.first_time(candidate.changes):
+            return False
+        screened = screening.screen(candidate, unselected=True)
         if screened is not None and screened.trial.verdict is Verdict.QUALITY_LOST:
             self._confirmations.less_doubtful(screened, screening, [], screened.trial.quality)
         names = {change.strategy for change in candidate.changes}
@@ -473,7 +476,7 @@ class Rounds:
         needed = allocation.comparison + (profile + allocation.screening if begun else 0.0)
         # whole runs are their own verification, for which blocks of steps keep time back
         if now + needed > deadline and now + profile + self._costs.whole_runs() > allocation.budget:
-            needed += 0.0 if begun else allocation.screening + self._costs.probes()
+            needed += 0.0 if begun else allocation.screening + self.context.probes_due(None, self.state.incumbent)
             return out_of_time(now, deadline, allocation.budget, needed, begun=begun)
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from autoopt.records.messages import WHOLE_RUN
 from autoopt.search.accept.gathering import Gate
 from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
 from autoopt.search.compare.arm import Start
-from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule
 from autoopt.search.compare.contest import OnProgress, compare
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.planner import Choice
@@ -129,12 +129,16 @@ class RunContext:
             return None
         return seconds if self.runner.runs_whole(plan) else None
 
-    def probes_due(self, plan: Plan, incumbent: Plan) -> float:
-        """Seconds of the probes that the quality level of a plan next to another one still takes."""
+    def probes_due(self, plan: Plan | None, incumbent: Plan) -> float:
+        """Seconds of the probes that the quality level of a plan next to another one still takes.
+
+        Args:
+            plan: None of one that is not known yet, and may round otherwise.
+        """
         allocation, probes = self.allocation, self.gate.probes
         if probes is None:
             return 0.0
-        due = self.gate.unprobed(plan, incumbent)
+        due = [incumbent] * (2 - probes.has(incumbent)) if plan is None else self.gate.unprobed(plan, incumbent)
         return sum(allocation.start_seconds + (probes.seconds(one) or allocation.probe) for one in due)
 
     def testable(self, state: SearchState, plan: Plan) -> bool:
@@ -166,11 +170,13 @@ class RunContext:
         until_error: float | None = None,
         progress_id: int | None = None,
         start: Start | None = None,
+        earlier: Sequence[PairOfProcesses] = (),
     ) -> Comparison:
         """A durable comparison: measured once, read back from the journal by a resumed run.
 
         Args:
             start: how the two sides are started, where the plan alone does not say it.
+            earlier: pairs of processes from which it goes on.
         """
 
         def measure() -> Comparison:
@@ -187,6 +193,7 @@ class RunContext:
                 noise=state.noise,
                 rng=np.random.default_rng([self.seed, made, state.numbers]),
                 on_progress=self.progress(progress_id) if progress_id is not None else None,
+                earlier=earlier,
                 alternating=not self.runner.memory.fit_together(incumbent, candidate),
             )
 

@@ -27,7 +27,7 @@ from autoopt.search.candidate import (
     skip,
 )
 from autoopt.search.compare.comparison import Comparison, Decision
-from autoopt.search.compare.contest import SWITCHED, within
+from autoopt.search.compare.contest import INTERLEAVED, SWITCHED, within
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
 from autoopt.search.confirmation import OpenTrial
@@ -190,8 +190,12 @@ class Screening:
         waiting[:] = [proposal for proposal in waiting if proposal.strategy.name not in talks]
         return list(talks.values())
 
-    def screen(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
-        """One screening. None where the candidate failed or is plainly no gain, which its trial says."""
+    def screen(self, candidate: Candidate, remaining: int = 0, *, unselected: bool = False) -> Screened | None:
+        """One screening. None where the candidate failed or is plainly no gain, which its trial says.
+
+        Args:
+            unselected: see :class:`Screened`.
+        """
         context, state = self.context, self.state
         opened = OpenTrial(context, state, candidate, "screening", remaining=remaining)
         self._switched.visit([candidate.plan], self.deadline)
@@ -207,7 +211,8 @@ class Screening:
         self._latest_error = self._error(seen)
         state.beliefs.saw(candidate.members, gain, self._latest_error)
         mean, error = state.beliefs.of(candidate.members)
-        screened = Screened(candidate, trial, mean, error)
+        counts = unselected and seen.mode == INTERLEAVED
+        screened = Screened(candidate, trial, mean, error, unselected=seen if counts else None)
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)
         return screened

@@ -321,12 +321,16 @@ class SearchState:
                     self.trials[index] = trial.model_copy(update={"measured_again": estimate})
                 return
 
-    def learn(self, members: Sequence[Member], seen: Comparison) -> None:
-        """Updates the beliefs about these changes by a comparison with and without them."""
-        if seen.pairs:
+    def learn(self, members: Sequence[Member], seen: Comparison, known: int = 0) -> None:
+        """Updates the beliefs about these changes by a comparison with and without them.
+
+        Args:
+            known: its first pairs of processes that beliefs hold already.
+        """
+        if pairs := seen.pairs[known:]:
             between = (seen.between_process_sd or 0.0) ** 2
-            variance = (between + fmean(pair.standard_error**2 for pair in seen.pairs)) / len(seen.pairs)
-            self.beliefs.saw(members, fmean(pair.log_ratio for pair in seen.pairs), sqrt(variance))
+            variance = (between + fmean(pair.standard_error**2 for pair in pairs)) / len(pairs)
+            self.beliefs.saw(members, fmean(pair.log_ratio for pair in pairs), sqrt(variance))
 
     def with_fixed_costs(self, comparison: Comparison) -> Comparison:
         """The same with what either plan paid once wherever it was started: a later start finds it compiled."""
@@ -396,10 +400,12 @@ class SearchState:
         rest = [trial for name, trial in self.skipped.items() if name not in ran]
         crashed, notes = [note for note in rest if note.id], [note for note in rest if not note.id]
         numbered = [note.model_copy(update={"id": n}) for n, note in enumerate(notes, self.numbers + 1)]
-        trials = [trial if trial.companions else self._with_belief(trial) for trial in self.trials]
+        trials = [self._with_belief(trial) for trial in self.trials]
         return (*sorted([*trials, *crashed], key=lambda trial: trial.id), *numbered)
 
     def _with_belief(self, trial: Trial) -> Trial:
+        if trial.companions or trial.throughput is None:
+            return trial
         believed = self.beliefs.believed(trial.strategy, trial.predicted)
         return trial if believed is trial.predicted else trial.model_copy(update={"believed": believed})
 

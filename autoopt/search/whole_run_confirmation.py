@@ -8,12 +8,13 @@ machine, and evaluations, starts of epochs and the end of a run, which no block 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, expm1, isfinite, log, log1p
 from statistics import fmean
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Plan, Quality, Trial, Verdict
+from autoopt.records.base import Z
 from autoopt.records.whole_run import WholeRun
 from autoopt.script.whole_run import turn_of
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement, TrainedPair, length_scatter
@@ -98,7 +99,8 @@ class WholeRunConfirmation:
         believed = self._divided(tuple(beliefs.of([member])[0] for member in candidate.members))
         self.gain = self._run.gain(*believed) if self._run is not None else sum(believed)
         error = predicted.log_sd if predicted is not None else 0.0
-        self._hoped = self.gain + hope * error * (max(self._run.shares(*believed)) if self._run is not None else 1.0)
+        self._share = max(self._run.shares(*believed)) if self._run is not None else 1.0
+        self._hoped = self.gain + hope * error * self._share
         self._found: list[TrainedPair] = []
 
     @property
@@ -113,7 +115,8 @@ class WholeRunConfirmation:
     def run(self) -> Trial:
         """The trial; pairs with the untouched script of a plan that was kept are the verification's."""
         context, state = self.context, self.state
-        opened = OpenTrial(context, state, self.candidate, "confirming by whole runs")
+        candidate = replace(self.candidate, predicted=self._predicted)
+        opened = OpenTrial(context, state, candidate, "confirming by whole runs")
         trial = opened.ended(self._judged(opened.number))
         if trial.verdict is Verdict.KEPT:
             if self.candidate.companions:
@@ -125,6 +128,18 @@ class WholeRunConfirmation:
                     self._pair(opened.number, 0, state.baseline)
         self._learn(trial.time_to_target)
         return trial
+
+    @property
+    def _predicted(self) -> Estimate | None:
+        """The speedup of the whole run, which is what is measured, with what predictions of steps usually err; of a run
+        whose parts are not known, that of steps.
+        """
+        of_steps = self.candidate.predicted
+        if of_steps is None or self._run is None:
+            return of_steps
+        error = self._share * self.state.beliefs.of(self.candidate.members)[1]
+        low, value, high = (exp(self.gain + ends * error) for ends in (-Z, 0.0, Z))
+        return of_steps.model_copy(update={"value": value, "low": low, "high": high})
 
     def _divided(self, gains: tuple[float, ...]) -> tuple[float, float]:
         """Log gains of the candidate's changes in sum: of those of the steps, and of those of evaluations alone."""

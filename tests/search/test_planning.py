@@ -128,6 +128,20 @@ def test_all_that_predictions_promise_has_the_first_look(tmp_path: Path) -> None
     assert len(kept) == 1
     assert kept[0].predicted is not None
     assert kept[0].predicted.value == pytest.approx(1.3 * 1.25 * 1.2)
+    # nothing was selected by that pair of processes: the confirmation goes on from it, and one more is enough
+    confirmed = outcome.state.comparisons[kept[0].id]
+    assert confirmed.pairs[0] == outcome.state.screenings[0].pairs[0]
+    assert len(confirmed.pairs) == 2
+
+
+def test_what_figures_select_is_confirmed_by_pairs_of_processes_that_did_not(tmp_path: Path) -> None:
+    speeds = {"one": 1.3, "none": 1.0, "slow": 0.8}
+    noise = NoiseModel("normal", process_sd=0.01)
+    outcome = World(tmp_path, *map(strategy, speeds), speed=product(speeds), noise=noise, budget=300.0).go()
+    (kept,) = (trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT)
+    looked = {pair for screening in outcome.state.screenings for pair in screening.pairs}
+    assert kept.strategy == "one"
+    assert not looked & set(outcome.state.comparisons[kept.id].pairs)
 
 
 # Looks that are not taken: what no setting can mend, and what cannot pay whatever the graph leaves out.

@@ -267,6 +267,18 @@ def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_
     assert outcome.speedup.headline.whole
 
 
+def test_what_whole_runs_confirm_is_predicted_for_the_whole_run(tmp_path: Path) -> None:
+    """Thirteen times faster steps were the prediction of runs that became 3.5 times faster, as their parts say."""
+    thrice = promised("rows", 3.0, "forward")
+    world = ScriptWorld(tmp_path, thrice, speed=product({"rows": 3.0}), whole={"rows": 1.4}, budget=300.0)
+    outcome = world.go()
+    trial, run = outcome.state.trials[0], outcome.state.untouched_run
+    assert trial.throughput is None, "no blocks were compared"
+    saved = run.part("steps").seconds * (1 - 1 / 3)
+    assert trial.predicted.value == pytest.approx(run.seconds / (run.seconds - saved), rel=0.05)
+    assert trial.predicted.low < 1.4 < trial.predicted.high
+
+
 def test_on_what_whole_runs_have_kept_whole_runs_go_on(tmp_path: Path) -> None:
     """Ways to read faster are rivals: the better one was promised less, and its runs end before steps are compared."""
     gains = {"first": 2.0, "second": 1.5}

@@ -75,11 +75,6 @@ class Probes:
         self._seen: dict[tuple[str, int, int], ProbeResult] = {}
 
     @property
-    def made(self) -> bool:
-        """Whether there is any: the first is the incumbent's."""
-        return bool(self._seen)
-
-    @property
     def drawn(self) -> bool:
         """Whether a model that was probed draws random numbers in training."""
         return any(any(seen.probe.dropouts) for seen in self._seen.values())

@@ -45,6 +45,7 @@ OnProgress = Callable[[str, Estimate | None], None]
 OnGeneration = Callable[[int], None]
 """``on_generation(plans that are not decided)``, called before each generation of processes."""
 
+INTERLEAVED: Mode = "interleaved"
 SWITCHED: Mode = "switched"
 SWITCHED_SD = 0.01
 """Between-process standard deviation (log) of what a change brings, of processes that switch between plans: the guess
@@ -105,7 +106,7 @@ class Contest:
         rule: when to end; its seconds are those of all together.
         clock: seconds, the run's own clock.
         deadline: on that clock; a comparison ends at the earlier of it and ``rule.max_seconds``, of which only the
-            deadline holds for the first two pairs of a comparison ``until_error``.
+            deadline holds for the first pairs of a comparison ``until_error``: as many as it has at least, two at most.
         noise: the A/A control, with the between-process variance and the floor; None before there is one.
         rng: decides order; seeded by the caller.
         most_rounds: of a generation, where more of them are worth less than what else the time may bring.
@@ -151,7 +152,7 @@ class Contest:
             _Rival(opposite, SideStatistics(plan), test=SequentialTest(rule, noise, pairs))
             for plan, pairs in zip(others, chain(earlier, repeat(())), strict=False)
         ]
-        self._mode: Mode = "interleaved" if source.switched is None else SWITCHED
+        self._mode: Mode = INTERLEAVED if source.switched is None else SWITCHED
         self.live: LiveArm | None = None
         self.for_want_of_room = alternating
         if alternating:
@@ -184,7 +185,7 @@ class Contest:
         Where a figure is wanted and not a verdict, one pair of processes is none: how processes differ needs two.
         """
         rule = self._rule
-        if rule.until_error is not None and len(rival.test.pairs) < 2:
+        if rule.until_error is not None and len(rival.test.pairs) < min(rule.min_pairs, 2):
             return self._deadline - self._clock()
         more = rule.more_seconds if rule.more_seconds and rival.test.promising() else 0.0
         return min(self._deadline, self._began + rule.max_seconds + more) - self._clock()
@@ -225,7 +226,7 @@ class Contest:
                 self._guarded(arena, seat, partial(arena.open, seat, most))
         if len(self.rivals) > 1 and not arena.freezing:
             raise _NoRoomError
-        if not arena.freezing and self._mode == "interleaved":
+        if not arena.freezing and self._mode == INTERLEAVED:
             self._mode = "unfrozen"
         for rival in waiting:
             if rival.waits and self._shared.startup is not None and rival.startup is not None:

@@ -24,18 +24,20 @@ def control(
     rule: Rule,
     *,
     pairs: int = 4,
+    most: int | None = None,
     **options: Any,
 ) -> tuple[Noise, Comparison]:
     """Compares the baseline with itself, ``pairs`` pairs of processes of it, ``earlier`` ones included, decided or not.
 
     Args:
+        most: further pairs, up to so many, while the seconds of the rule last; None: no further ones.
         options: see :func:`autoopt.search.compare.contest.compare`.
 
     Returns:
         The noise (None values where not one pair could be measured) and the comparison it came from,
         whose sides are the baseline's own figures and whose failure, if any, is the baseline's.
     """
-    fixed = rule.model_copy(update={"max_pairs": pairs, "min_pairs": pairs, "until_error": 0.0})
+    fixed = rule.model_copy(update={"max_pairs": most or pairs, "min_pairs": pairs, "until_error": 0.0})
     comparison = compare(start, baseline, baseline, fixed, **options)
     return noise_of(comparison, rule), comparison
 
