@@ -118,6 +118,10 @@ def holds(row: dict[str, Any], seen: dict[str, Any] | None) -> str:
     return "yes" if claim["low"] <= seen["value"] <= claim["high"] else "**no**"
 
 
+def _latest(known: dict[str, Any]) -> str:
+    return str(known["demos"][-1]["revision"]) if known["demos"] else "-"
+
+
 def page(results: Path) -> str:
     """The page of all demos."""
     known = document(results)
@@ -129,10 +133,12 @@ def page(results: Path) -> str:
         claimed = speedup(row["claim"]) if row["changes"] else "none"
         cells = [claimed, names(row["changes"]), speedup(seen) if seen else "", holds(row, seen)]
         rows.append([str(number), load_, f"{row['seconds']:.0f}", *cells])
+    latest = [row[-1] for row, one in zip(rows, known["demos"], strict=True) if one["revision"] == _latest(known)]
     head = ["run", "load", "seconds", "headline", "changes", "eight pairs afterwards", "interval holds it"]
     return (
         "`make demo` in a row. Each headline stands next to eight interleaved pairs of whole runs of its patch, made "
         "afterwards under the same load. Every run is listed, in order.\n\n"
+        f"Of the latest {len(latest)} runs, at revision `{_latest(known)}`, {latest.count('yes')} intervals hold it.\n\n"
         "Reproduce: `python -m benchmarks.truth.demos run 5`, `run 5 --busy 1`, then `judge`.\n\n"
         f"{table(head, rows)}\n\n{machine(*(row['environment'] for row in known['demos']))}"
     )
