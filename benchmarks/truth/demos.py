@@ -138,7 +138,7 @@ def page(results: Path) -> str:
     return (
         "`make demo` in a row. Each headline stands next to eight interleaved pairs of whole runs of its patch, made "
         "afterwards under the same load. Every run is listed, in order.\n\n"
-        f"Of the latest {len(latest)} runs, at revision `{_latest(known)}`, {latest.count('yes')} intervals hold it.\n\n"
+        f"Of the latest {len(latest)} runs (revision `{_latest(known)}`) {latest.count('yes')} intervals hold it.\n\n"
         "Reproduce: `python -m benchmarks.truth.demos run 5`, `run 5 --busy 1`, then `judge`.\n\n"
         f"{table(head, rows)}\n\n{machine(*(row['environment'] for row in known['demos']))}"
     )
