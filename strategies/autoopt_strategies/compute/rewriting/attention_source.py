@@ -123,35 +123,30 @@ def find(function: ast.FunctionDef) -> Found:
         Refused: there is none that is understood.
     """
     reasons: list[Refused] = []
-    for block in _blocks(function.body):
-        for statement in block:
-            for node in _own(statement):
-                if isinstance(node, ast.Call) and _called(node)[0] == "softmax":
-                    found, place = Found(function, block), block.index(statement)
-                    _, arguments, keywords = _called(node)
-                    over = _number(keywords.get("dim", (arguments[1:] or [ast.Constant(-1)])[0]))
-                    try:
-                        if isinstance(over, int) and over not in (-1, 2, 3):
-                            raise Refused(f"the softmax runs over dimension {over}, not over the keys at the end")
-                        _back(found, arguments[0], place)
-                        _on(found, node, place)
-                        return found
-                    except Refused as reason:
-                        reasons.append(reason)
+    for block, place, node in _softmaxes(function.body):
+        found, (_, arguments, keywords) = Found(function, block), _called(node)
+        over = _number(keywords.get("dim", (arguments[1:] or [ast.Constant(-1)])[0]))
+        try:
+            if isinstance(over, int) and over not in (-1, 2, 3):
+                raise Refused(f"the softmax runs over dimension {over}, not over the keys at the end")
+            _back(found, arguments[0], place)
+            _on(found, node, place)
+            return found
+        except Refused as reason:
+            reasons.append(reason)
     raise reasons[0] if reasons else Refused("there is no softmax in its source")
 
 
-def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
-    yield body
-    for node in body:
-        for inner in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            if inner and not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                yield from _blocks(inner)
-
-
-def _own(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement; of one with a block of its own none, since that is examined itself."""
-    return iter(()) if hasattr(statement, "body") else ast.walk(statement)
+def _softmaxes(block: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int, ast.Call]]:
+    """Calls of a softmax with their block of statements and their place in it; those of blocks within come after."""
+    for place, statement in enumerate(block):
+        nodes = [] if hasattr(statement, "body") else list(ast.walk(statement))
+        softmaxes = (node for node in nodes if isinstance(node, ast.Call) and _called(node)[0] == "softmax")
+        yield from ((block, place, node) for node in softmaxes)
+    for statement in block:
+        if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            for part in ("body", "orelse"):
+                yield from _softmaxes(getattr(statement, part, []))
 
 
 # from the softmax back to the product
