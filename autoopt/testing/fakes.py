@@ -182,7 +182,6 @@ class FakeMachine:
         exclusive: the device takes one process at a time, as in CUDA's exclusive mode.
         retries_beyond: bytes of processes alive at once beyond which the allocator must free its cache and retry.
         can_freeze: a platform with SIGSTOP.
-        switch_seconds: that a process takes to take on another plan and to put its state back.
     """
 
     behave: Callable[[Plan], Behaviour] = lambda plan: Behaviour()
@@ -193,7 +192,6 @@ class FakeMachine:
     retries_beyond: int | None = None
     can_freeze: bool = True
     exclusive: bool = False
-    switch_seconds: float = 0.05
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -303,7 +301,7 @@ class FakeArm:
         own, steps = self.behaviour, self.steps
         self.behaviour = self._machine.behave(plan)
         ramp = max(ramp_seconds, self.behaviour.step_seconds) if ramp_seconds else 0.0  # a step that is left out
-        self._machine.clock.advance(self._machine.switch_seconds + ramp)
+        self._machine.clock.advance(0.05 + ramp)  # it takes the other plan on, and puts its state back
         try:
             return self.block(seconds, min_steps, 0.0, cycle)
         finally:

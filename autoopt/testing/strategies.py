@@ -224,7 +224,10 @@ class StrategyTestCase:
         assert not found, "; ".join(found)
         assert isinstance(self.strategy.risk, Risk)
         assert inspect.getdoc(type(self.strategy)), "a strategy's docstring says when it helps and when it does not"
-        assert self.strategy.name in self._registry()
+        registry = load_strategies()
+        if self.strategy.name not in registry:
+            registry = Registry([*registry.sources, Source(self.strategy, "under test")])
+        assert self.strategy.name in registry
 
     def test_its_docstring_is_a_method_card(self) -> None:
         """A summary, and the five headings of ``autoopt.testing.method_cards``."""
@@ -334,12 +337,6 @@ class StrategyTestCase:
         if self.strategy.switchable and example_of(self.strategy).trains:
             setup = self.strategy.apply(Setup(), self._settings()[0])
             assert switched_on_and_off(self.workload(), setup)
-
-    def _registry(self) -> Registry:
-        registry = load_strategies()
-        if self.strategy.name in registry:
-            return registry
-        return Registry([*registry.sources, Source(self.strategy, "under test")])
 
 
 def _has_source(transform: Any) -> bool:

@@ -21,17 +21,18 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from torch.utils._pytree import tree_map
 
 from autoopt.benchmark.device import open_device
 from autoopt.benchmark.distributed.group import device_of, total
 from autoopt.benchmark.environment import Monitor
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
-from autoopt.errors import DocumentError, EnvironmentLacks, TrialFailed
+from autoopt.errors import DocumentError, TrialFailed
 from autoopt.loading import importing, validation
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, JsonDict, Plan, Record
-from autoopt.records.writing import replacing
+from autoopt.records.writing import replacing, writing
 from autoopt.registry import Registry, load_strategies
 from autoopt.storage.interrupts import handled
 from autoopt.workload import Target
@@ -162,47 +163,39 @@ class _Run:
         """One step; True where it reached the target."""
         training = self.training
         loss = training.step(batches)
-        last = training.steps >= training.total_steps
+        last, due = training.steps >= training.total_steps, training.steps % _LOOKED_AT_EVERY == 0
         evaluated = training.evaluation is not None and (training.steps % training.evaluate_every == 0 or last)
-        if evaluated or training.steps % _LOOKED_AT_EVERY == 0 or last:
+        if evaluated or due or last:
             self.loss = fmean(training.group.gather(float(loss)))
             if not math.isfinite(self.loss):
                 raise TrialFailed("not_finite", f"the loss is {self.loss} in step {training.steps}", where="step")
         if evaluated:
-            self._evaluate()
-        looked = training.group.size == 1 or training.steps % _LOOKED_AT_EVERY == 0
-        if looked and training.group.agree(self.clock() - self.saved >= self.interval):
+            self.metrics = training.evaluate()
+            value = self.metrics.get(self.target.metric) if self.target else None
+            known = value if value is not None and math.isfinite(value) else None
+            self.points.append(
+                CurvePoint(step=training.steps, seconds=self.seconds, metric=known, train_loss=self.loss)
+            )
+        if (training.group.size == 1 or due) and training.group.agree(self.clock() - self.saved >= self.interval):
             self.save()
             self.saved = self.clock()
-        if evaluated or training.steps % _LOOKED_AT_EVERY == 0 or last:
-            self._tell(evaluated)
+        if evaluated or due or last:
+            self.on_progress(
+                Progress(
+                    step=training.steps,
+                    total=training.total_steps,
+                    seconds=self.seconds,
+                    samples=total(training.group.gather(training.samples)),
+                    loss=self.loss,
+                    metrics=dict(self.metrics) if evaluated else {},
+                )
+            )
         return evaluated and self._reached()
-
-    def _evaluate(self) -> None:
-        self.metrics = self.training.evaluate()
-        value = self.metrics.get(self.target.metric) if self.target else None
-        known = value if value is not None and math.isfinite(value) else None
-        self.points.append(
-            CurvePoint(step=self.training.steps, seconds=self.seconds, metric=known, train_loss=self.loss)
-        )
 
     def _reached(self) -> bool:
         if not (self.target and self.target.metric in self.metrics):
             return False
         return self.target.reached(self.metrics[self.target.metric])
-
-    def _tell(self, evaluated: bool) -> None:
-        training = self.training
-        self.on_progress(
-            Progress(
-                step=training.steps,
-                total=training.total_steps,
-                seconds=self.seconds,
-                samples=total(training.group.gather(training.samples)),
-                loss=self.loss,
-                metrics=dict(self.metrics) if evaluated else {},
-            )
-        )
 
 
 def train(
@@ -412,7 +405,7 @@ def write_checkpoint(path: Path, state: JsonDict) -> None:
     Raises:
         EnvironmentLacks: it cannot be written there.
     """
-    try:
+    with writing(path, "the checkpoint"):
         with replacing(path) as file:
             torch.save(_plain(state), file)
         folder = os.open(path.parent, os.O_RDONLY)
@@ -420,8 +413,6 @@ def write_checkpoint(path: Path, state: JsonDict) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write the checkpoint {path}: {error.strerror or error}") from None
 
 
 def read_checkpoint(path: Path) -> JsonDict:
@@ -443,24 +434,19 @@ def read_checkpoint(path: Path) -> JsonDict:
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(state: Any) -> Any:
     """Arrays of NumPy as tensors, its numbers as numbers: all else would have to be unpickled as code."""
-    if isinstance(value, np.ndarray):
-        return {_ARRAY: torch.from_numpy(value)}
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_plain(item) for item in value) if type(value) in (list, tuple) else value
-    return value
+
+    def plain(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return {_ARRAY: torch.from_numpy(leaf)}
+        return leaf.item() if isinstance(leaf, np.generic) else leaf
+
+    return tree_map(plain, state)
 
 
-def _restored(value: Any) -> Any:
-    if isinstance(value, dict):
-        if _ARRAY in value:
-            return value[_ARRAY].numpy()
-        return {key: _restored(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_restored(item) for item in value)
-    return value
+def _restored(state: Any) -> Any:
+    def array(value: Any) -> bool:
+        return isinstance(value, dict) and _ARRAY in value
+
+    return tree_map(lambda value: value[_ARRAY].numpy() if array(value) else value, state, is_leaf=array)

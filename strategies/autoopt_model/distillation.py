@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_model.pruning import Narrowed, frozen_inputs, inputs_of, narrowed_copy
+from autoopt_model.pruning import Narrowed, frozen_inputs, narrowing
 from autoopt_strategies.common import Setting, Settings, more_or_less
 
 RATIOS = (0.5, 0.7, 0.3)
@@ -116,14 +116,14 @@ class Distillation(Strategy):
     after = frozenset({"freezing"})  # the student is made of the frozen model
     example = Example(
         {"ratio": 0.5, "inputs": [[[2, 3, 8, 8], "float32"]], "weight": 0.5, "temperature": 2.0},
-        inspected={"inputs": [[[2, 3, 8, 8], "float32"]], "teacher": 0.95, "taught": True},
+        inspected={"inputs": [[[2, 3, 8, 8], "float32"]]},
         losses=None,
         trains=importlib.util.find_spec("torch_pruning") is not None,
     )
 
     def applies(self, case: Case) -> Applies:
         found = case.inspected(self.name)
-        if not found.get("taught"):
+        if "inputs" not in found:
             return Applies.no(found.get("reason") or "whether build() gives a trained model is not known")
         if case.plan.setting("pruning") is not None or case.plan.setting("lora") is not None:
             return Applies.no("the model is another one already")
@@ -149,19 +149,15 @@ class Distillation(Strategy):
         return Recipe.noted(code)
 
     def inspect(self, live: Any) -> Setting:
-        """Whether the model that ``build()`` gives reaches the target untrained, and a narrowed copy answers."""
-        if importlib.util.find_spec("torch_pruning") is None:
-            return {"reason": "torch-pruning is not installed: pip install 'torch-autoopt[model]'"}
+        """Whether a narrowed copy answers, and the model that ``build()`` gives reaches the target untrained."""
+        found = narrowing(live.training)
+        if "inputs" not in found:
+            return found
         target, workload = live.target, live.workload
         if target is None or workload.target is None or workload.evaluate is None:
             return {"reason": "without a target's value it is not known whether build() gives a trained model"}
-        fresh = live.restart()
-        metric = fresh.evaluate()[workload.target.metric]
+        metric = live.from_start().evaluate()[workload.target.metric]
         reached = metric >= target if workload.target.direction == "max" else metric <= target
         if not reached:
             return {"reason": f"build() gives a model that is not trained: {workload.target.metric} {metric:.4g}"}
-        inputs = inputs_of(fresh)
-        if isinstance(inputs, str):
-            return {"reason": inputs}
-        found = narrowed_copy(fresh.model, inputs)
-        return {**found, "teacher": metric, "taught": "inputs" in found}
+        return found

@@ -99,18 +99,12 @@ class Fp8(Strategy):
         return setup.with_model(InFloat8(tuple(setting["layers"]), setting["recipe"], emulate))
 
     def recipe(self, setting: Setting) -> Recipe:
-        layers = tuple(setting["layers"])
-        code = (
-            "from torchao.float8 import Float8LinearConfig, convert_to_float8_training\n"
-            f"config = Float8LinearConfig.from_recipe_name({setting['recipe']!r})\n"
-            f"convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name in {layers!r})\n"
-            "model = torch.compile(model)"
-        )
-        config = f"torchao.float8.Float8LinearConfig.from_recipe_name({setting['recipe']!r})"
         line = (
-            f"torchao.float8.convert_to_float8_training(\n    {{model}}, config={config},\n"
-            f"    module_filter_fn=lambda _, name: name in {layers!r},\n)"
+            "torchao.float8.convert_to_float8_training(\n"
+            f"    {{model}}, config=torchao.float8.Float8LinearConfig.from_recipe_name({setting['recipe']!r}),\n"
+            f"    module_filter_fn=lambda _, name: name in {tuple(setting['layers'])!r},\n)"
         )
+        code = f"import torchao.float8\n{line.replace('{model}', 'model')}\nmodel = torch.compile(model)"
         edits = (Edit("model", lines=(line,), imports=("torchao.float8",)),)
         return Recipe.noted(code, edits=edits, accelerate={"mixed_precision": "fp8", "_note": code})
 

@@ -40,19 +40,13 @@ class Resized:
         def resized(batches: list[Any]) -> Any:
             group = step.optimizer.param_groups[0]  # another one after a checkpoint was loaded
             number = group.get("resized_steps", 0)
-            size = self.size_at(number)
             group["resized_steps"] = number + 1
-            if size == self.own:
+            begun = [(height, width) for height, width, begins in self.sizes if number >= begins]
+            if number >= self.full_from or not begun:
                 return step(batches)
-            return step([at_size(batch, self.own, size) for batch in batches])
+            return step([at_size(batch, self.own, begun[-1]) for batch in batches])
 
         return resized
-
-    def size_at(self, number: int) -> tuple[int, int]:
-        """Height and width in a step, counted from 0."""
-        if number >= self.full_from:
-            return self.own
-        return next(((h, w) for h, w, begins in reversed(self.sizes) if number >= begins), self.own)
 
 
 class ProgressiveResizing(Strategy):

@@ -98,11 +98,15 @@ class Pruning(Strategy):
         return Recipe.noted(code, f"torch-pruning, ratio {setting['ratio']:g}, before the optimizer is made")
 
     def inspect(self, live: Any) -> Setting:
-        """How the model is called, and whether a narrowed copy answers."""
-        if importlib.util.find_spec("torch_pruning") is None:
-            return {"reason": "torch-pruning is not installed: pip install 'torch-autoopt[model]'"}
-        inputs = inputs_of(live.training)
-        return {"reason": inputs} if isinstance(inputs, str) else narrowed_copy(live.training.model, inputs)
+        return narrowing(live.training)
+
+
+def narrowing(training: Any) -> Setting:
+    """How the model is called, and whether a narrowed copy answers; or the reason why it cannot be narrowed."""
+    if importlib.util.find_spec("torch_pruning") is None:
+        return {"reason": "torch-pruning is not installed: pip install 'torch-autoopt[model]'"}
+    inputs = inputs_of(training)
+    return {"reason": inputs} if isinstance(inputs, str) else narrowed_copy(training.model, inputs)
 
 
 def frozen_inputs(inputs: Any) -> tuple[tuple[tuple[int, ...], str], ...]:

@@ -27,8 +27,6 @@ SAME, CLOSE = 1e-4, 1e-3
 """Relative difference that rounding explains: of a loss in float32, and of a gradient or a loss of many parts."""
 TURNS = 7
 """Timings of each of two that are compared: their medians hold where one in three was disturbed."""
-SAMPLES = 24
-"""Samples of a dataset that are timed: enough for a mean, and a moment where each takes milliseconds."""
 READING = ("storage", "preparation", "collate")
 """Stages that make the samples of a batch, one after the other."""
 

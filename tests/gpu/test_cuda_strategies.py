@@ -62,7 +62,7 @@ OTHERWISE = {
     "cuda_graphs": On(TIGHT, cuda=True),
     "flash_attention": On(LOOSE, workload="attention"),
     "affinity": On(elsewhere="it binds this process: tests/benchmark/test_affinity.py"),
-    "muon": On(elsewhere="its matrices belong to one model: tests/strategies/test_muon.py"),
+    "muon": On(elsewhere="its matrices belong to one model: tests/strategies/test_optimizers.py"),
     "allocator": On(elsewhere="set before torch is imported: test_cuda_trials.py"),
 }
 STRATEGIES = [strategy.name for strategy in shipped()]

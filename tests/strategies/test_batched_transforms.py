@@ -16,14 +16,12 @@ from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case
-from autoopt_strategies.input.batched_transforms import BatchedTransforms, probe
+from autoopt_strategies.input.batched_transforms import applied, ending, outcomes, probe, untransformed
 from autoopt_strategies.input.prepared import KeptHeads
-from autoopt_strategies.input.transforms import applied, ending, outcomes, untransformed
 from scripted import PLAIN, REGISTRY, changed_lines, patched, sites_in
 
 Image = pytest.importorskip("PIL.Image")
 STRATEGY = load_strategies()["batched_transforms"]
-assert isinstance(STRATEGY, BatchedTransforms)
 
 
 class RandomCrop:

@@ -1,23 +1,27 @@
-"""Every strategy that is shipped, by what it declares: a new one is tested by its line in ``BUILTIN``."""
+"""Every strategy that is shipped, by what it declares, a new one by its line in ``BUILTIN``; and what is predicted."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autoopt.records import Change, Estimate, Plan
 from autoopt.registry import load_strategies
+from autoopt.search.planner import predict
 from autoopt.setup import Setup
-from autoopt.strategy import Risk, Strategy
+from autoopt.simplify.pipeline import Pipeline
+from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing import StrategyTestCase
 from autoopt.testing.method_cards import page, shipped
 from autoopt.testing.strategies import example_of, sample_case, sample_facts, tiny_workload, train_few_steps
+from autoopt_strategies.input import probes
 from tests.strategies.stand_ins import promised
 
 REGISTRY = load_strategies()
@@ -129,7 +133,7 @@ class Graph:
 )
 def test_more_and_fewer_workers_are_tried_as_predicted(now: int, speeds: dict[str, float], tried: list[int]) -> None:
     loader = sample_facts().loader.model_copy(update={"num_workers": now, "persistent_workers": True})
-    case = dataclasses.replace(sample_case(loader=loader), pipeline=Graph(**speeds))
+    case = replace(sample_case(loader=loader), pipeline=Graph(**speeds))
     asked = iter(REGISTRY["workers"].settings(case))
     assert [setting["num_workers"] for setting in asked] == tried
 
@@ -139,7 +143,7 @@ def test_a_dataset_that_its_script_changes_is_read_by_workers_that_start_anew() 
     kept = {"kept": {"deterministic": True, "sample_seconds": 1e-3}}
     same = sample_case(inspected={"prepared_samples": kept})
     dataset = same.workload.dataset.model_copy(update={"changes": True})
-    changing = dataclasses.replace(same, workload=same.workload.model_copy(update={"dataset": dataset}))
+    changing = replace(same, workload=same.workload.model_copy(update={"dataset": dataset}))
     for case, stay in ((same, True), (changing, False)):
         asked = [*REGISTRY["workers"].settings(case)]
         assert asked
@@ -158,7 +162,7 @@ def test_samples_that_are_prepared_are_tried_without_workers() -> None:
 
 def test_compiling_cannot_pay_in_a_run_of_a_minute() -> None:
     short, long = (
-        promised(REGISTRY["compile"], dataclasses.replace(sample_case(), planned_steps=steps), {"mode": "default"})
+        promised(REGISTRY["compile"], replace(sample_case(), planned_steps=steps), {"mode": "default"})
         for steps in (100, 1_000_000)
     )
     assert short.high < 1
@@ -177,3 +181,86 @@ def test_the_learning_rate_follows_the_batch_by_the_optimizer_s_rule() -> None:
 def test_the_page_of_strategies_is_made_of_their_cards() -> None:
     written = (ROOT / "docs" / "reference" / "strategies.md").read_text(encoding="utf-8")
     assert written == page(SHIPPED), "docs/reference/strategies.md is stale: run `make docs`"
+
+
+# Predictions from what was tried on copies: the ratio goes into the graph.
+
+RATIO = 0.6
+
+TRIED: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
+    "amp": ({"bfloat16_channels_last": RATIO, "bfloat16": 0.9}, {"dtype": "bfloat16"}, ("forward", "backward")),
+    "channels_last": ({"ratio": RATIO}, {}, ("forward", "backward")),
+    "matmul_precision": ({"medium": RATIO}, {"precision": "medium"}, ("forward", "backward")),
+    "flash_attention": ({"ratio": RATIO}, {}, ("forward", "backward")),
+    "native_operators": ({"ratio": RATIO}, {}, ("forward", "backward")),
+    "fused_optimizer": ({"fused": RATIO, "foreach": 0.9}, {"implementation": "fused"}, ("optimizer",)),
+}
+
+
+def doubled(case: Case, ratio: float) -> Case:
+    """The same with twice the batch measured."""
+    assert isinstance(case.pipeline, Pipeline)
+    round_ = case.pipeline.round
+    known = round_.simulation.model_copy(update={"doubled": ratio})
+    return replace(case, pipeline=Pipeline(round_.model_copy(update={"simulation": known})))
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_what_was_tried_is_what_is_predicted(name: str) -> None:
+    inspected, setting, stages = TRIED[name]
+    case = sample_case(inspected={name: inspected})
+    found = predict(REGISTRY[name], case, setting)
+    changed = {stage.name: stage.seconds * RATIO for stage in case.pipeline.stages if stage.name in stages}
+    assert found == case.pipeline.gain(changed).as_kind("tried")
+    assert predict(REGISTRY[name], sample_case(), setting) != found
+
+
+@pytest.mark.parametrize("name", [name for name in TRIED if name != "fused_optimizer"])
+def test_what_makes_it_slower_is_predicted_to_be_slower(name: str) -> None:
+    inspected, setting, _ = TRIED[name]
+    found = promised(REGISTRY[name], sample_case(inspected={name: dict.fromkeys(inspected, 1.5)}), setting)
+    assert found.value < 1.0
+
+
+def test_numbers_of_a_strategy_s_own_are_declared() -> None:
+    """Neither confidence nor interval is claimed for what nobody measured; the pipeline's own what-if is simulated."""
+    found = promised(REGISTRY["allocator"], sample_case("cuda:0"), {"expandable_segments": True})
+    assert (found.kind, found.confidence) == ("declared", None)
+    simulated = promised(REGISTRY["workers"], sample_case(), {"num_workers": 2})
+    assert (simulated.kind, simulated.confidence) == ("simulated", None)
+
+
+def test_a_batch_twice_as_large_costs_what_it_was_seen_to_cost() -> None:
+    setting = {"size": 128, "learning_rate_factor": 1.4142, "warmup_steps": 0}
+    assert promised(REGISTRY["batch_size"], sample_case(), setting), "by what launches cost, where none was seen"
+    linear, shared = (promised(REGISTRY["batch_size"], doubled(sample_case(), ratio), setting) for ratio in (2.0, 1.2))
+    assert linear.value < shared.value
+    pieces = promised(REGISTRY["accumulation"], doubled(sample_case(), 1.2), {"size": 32, "accumulation": 2})
+    assert pieces.value < 1.0
+
+
+def test_a_sample_from_the_cache_costs_what_it_was_seen_to_cost() -> None:
+    def predicted(hit: float) -> float:
+        case = sample_case(inspected={"prepared_samples": {"kept": {"deterministic": True, "hit": hit}}})
+        found = promised(REGISTRY["prepared_samples"], case, {"form": "samples", "where": "memory"})
+        return found.value
+
+    assert predicted(0.05) > predicted(0.5) > predicted(1.0)
+    data = torch.utils.data.TensorDataset(torch.ones(20, 3))
+    found = probes.kept(data)
+    assert found["deterministic"]
+    assert 0.0 < found["hit"] <= 1.0
+
+
+def test_one_index_is_timed_at_the_size_of_the_batch() -> None:
+    seen = []
+
+    class Counting(torch.utils.data.TensorDataset):
+        def __getitem__(self, index: Any) -> Any:
+            seen.append(index)
+            return super().__getitem__(index)
+
+    found = probes.batches(Counting(torch.ones(20, 3)), 5)
+    assert found["index"] == "tensor"
+    assert 0.0 < found["ratio"] <= 1.0
+    assert [index for index in seen if isinstance(index, torch.Tensor)][-1].shape == (5,)

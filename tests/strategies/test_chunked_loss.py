@@ -19,8 +19,7 @@ from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, train_few_steps
 from autoopt.workload import Workload
 from autoopt_strategies.compute import deferred_head
-from autoopt_strategies.compute.deferred_head import DeferHead, Logits
-from autoopt_strategies.compute.head_of_loss import head_of_loss
+from autoopt_strategies.compute.deferred_head import DeferHead, Logits, head_of_loss
 from tests.strategies.stand_ins import in_trial, promised
 
 REGISTRY = load_strategies()

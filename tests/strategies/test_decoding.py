@@ -18,8 +18,8 @@ from torch.utils.data import Dataset
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan
 from autoopt.testing.strategies import sample_case
-from autoopt_strategies.input import decoders
-from autoopt_strategies.input.decoding import Decoded
+from autoopt_strategies.input import decoding
+from autoopt_strategies.input.decoding import Decode
 from autoopt_strategies.input.images import LIBRARIES, jpeg_size
 from scripted import REGISTRY, changed_lines, sites_in
 from tests.strategies.stand_ins import opencv, torchvision_io
@@ -128,7 +128,7 @@ def test_pixels_are_the_same_to_the_bit(decoder: str, on_disk: bool, tmp_path: P
     data = Files(jpeg(), jpeg(side=40), folder=tmp_path if on_disk else None)
     wanted = [data[index][0] for index in range(2)]
     gc.collect()
-    found = [Decoded(data, decoder)[index][0] for index in range(2)]
+    found = [Decode(decoder)(data)[index][0] for index in range(2)]
     assert decoded == [decoder] * 2
     assert all(np.array_equal(one, other) for one, other in zip(wanted, found, strict=True))
     assert data[0][1] == (48, 96)
@@ -142,13 +142,13 @@ def test_images_that_a_library_does_not_read_stay_pillow_s(
     mode: str, form: str, decoder: str, decoded: list[str]
 ) -> None:
     data, reads = Files(jpeg(mode, form=form)), (mode, form) == ("RGB", "PNG") and decoder != "simplejpeg"
-    assert np.array_equal(Decoded(data, decoder)[0][0], data[0][0])
+    assert np.array_equal(Decode(decoder)(data)[0][0], data[0][0])
     assert decoded == [decoder] * reads
 
 
 def test_an_image_that_is_drafted_is_decoded_at_its_reduced_size(decoded: list[str]) -> None:
     data = Files(jpeg(side=160), read=partial(shrunk, side=8))
-    small = Decoded(data, shorter=20)[0]
+    small = Decode(shorter=20)(data)[0]
     assert not np.array_equal(small[0], data[0][0])
     assert not decoded
 
@@ -159,7 +159,7 @@ def test_a_broken_file_fails_as_it_does_with_pillow(form: str, decoder: str) -> 
     with pytest.raises(OSError, match="truncated"):
         data[0]
     with pytest.raises(OSError, match="truncated"):
-        Decoded(data, decoder)[0]
+        Decode(decoder)(data)[0]
 
 
 def test_an_image_that_is_turned_by_its_exif_stays_as_pillow_gives_it(decoder: str, decoded: list[str]) -> None:
@@ -168,26 +168,25 @@ def test_an_image_that_is_turned_by_its_exif_stays_as_pillow_gives_it(decoder: s
     exif[0x0112] = 6
     Image.open(io.BytesIO(jpeg())).save(file, "JPEG", exif=exif)
     data = Files(file.getvalue())
-    assert np.array_equal(Decoded(data, decoder)[0][0], data[0][0])
+    assert np.array_equal(Decode(decoder)(data)[0][0], data[0][0])
     assert decoded
 
 
 def test_what_imageio_reads_is_read_by_pillow(decoded: list[str]) -> None:
     pytest.importorskip("imageio")
     data = Files(jpeg(), read=by_imageio)
-    assert np.array_equal(Decoded(data, "simplejpeg")[0], data[0])
+    assert np.array_equal(Decode("simplejpeg")(data)[0], data[0])
     assert decoded == ["simplejpeg"]
-    assert [each["reader"] for each in decoders.readers(data, 0)] == ["imageio", "Pillow"]
+    assert [each["reader"] for each in decoding.readers(data, 0)] == ["imageio", "Pillow"]
 
 
 def test_the_fastest_library_that_gives_the_same_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     opencv(monkeypatch)
     seconds = {"simplejpeg": 0.8, "opencv": 0.6}
-    monkeypatch.setattr(decoders, "seconds_ratio", lambda data, other, indices: seconds[other.by])
+    monkeypatch.setattr(decoding, "seconds_ratio", lambda data, other, indices: seconds[other.how.by])
     monkeypatch.setitem(sys.modules, "torchvision.io", None)
-    found = decoders.by(Files(*[jpeg(side=40)] * 8))
+    found = decoding.fastest_library(Files(*[jpeg(side=40)] * 8))
     assert (found["by"], found["ratio"]) == ("opencv", 0.6)
-    assert found["others"] == {"torchvision": "not installed"}
     inspected = {"decoding": {"by": found}}
     assert STRATEGY.applies(sample_case(inspected=inspected))
     assert list(STRATEGY.settings(sample_case(inspected=inspected))) == [{"by": "opencv", "calls": []}]
@@ -199,7 +198,7 @@ def test_a_library_that_gives_other_pixels_is_not_used(monkeypatch: pytest.Monke
     opencv(monkeypatch, off=1)
     for name in ("simplejpeg", "torchvision.io"):
         monkeypatch.setitem(sys.modules, name, None)
-    reason = decoders.by(Files(jpeg(side=40)))["reason"]
+    reason = decoding.fastest_library(Files(jpeg(side=40)))["reason"]
     assert "simplejpeg: not installed" in reason
     assert "opencv: gives other pixels" in reason
 
@@ -208,16 +207,16 @@ def test_a_library_that_cannot_be_imported_says_so(monkeypatch: pytest.MonkeyPat
     def broken(name: str) -> Any:
         raise RuntimeError("operator torchvision::nms does not exist\nand more")
 
-    monkeypatch.setattr(decoders, "import_module", broken)
-    assert decoders.missing("torchvision") == "cannot be imported: operator torchvision::nms does not exist"
+    monkeypatch.setattr(decoding, "import_module", broken)
+    assert decoding.missing("torchvision") == "cannot be imported: operator torchvision::nms does not exist"
 
 
 def test_who_decodes_is_told_with_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     opencv(monkeypatch)
-    assert decoders.by(Files(jpeg(), read=by_opencv))["reason"].startswith("test_decoding.py:")
-    assert "decodes by OpenCV" in decoders.by(Files(jpeg(), read=by_opencv))["reason"]
-    assert "opens images of JPEG in L" in decoders.by(Files(jpeg("L")))["reason"]
-    assert "no image is decoded" in decoders.by([np.ones(3)])["reason"]
+    assert decoding.fastest_library(Files(jpeg(), read=by_opencv))["reason"].startswith("test_decoding.py:")
+    assert "decodes by OpenCV" in decoding.fastest_library(Files(jpeg(), read=by_opencv))["reason"]
+    assert "opens images of JPEG in L" in decoding.fastest_library(Files(jpeg("L")))["reason"]
+    assert "no image is decoded" in decoding.fastest_library([np.ones(3)])["reason"]
 
 
 def photograph(number: int, width: int = 512, height: int = 384) -> bytes:
@@ -235,17 +234,17 @@ def photographs(read: Any = shrunk, folder: Path | None = None, **how: Any) -> F
 
 def test_the_size_that_images_are_shrunk_to_is_seen_and_the_line_stays_the_user_s() -> None:
     dataset = photographs()
-    before = decoders.calls(dataset)
-    found = decoders.reduced(dataset)
+    before = decoding.reading_calls(dataset)
+    found = decoding.reduced_size(dataset)
     assert found["shorter"] == 48
     assert 0 < found["ratio"] <= 1
-    assert decoders.calls(dataset) == before
+    assert decoding.reading_calls(dataset) == before
     assert before[0]["file"].endswith("test_decoding.py")
 
 
 def test_images_decoded_at_a_reduced_size_are_close_and_others_stay_as_they_are() -> None:
     plain = photographs()
-    drafted = Decoded(plain, shorter=48)
+    drafted = Decode(shorter=48)(plain)
     assert len(drafted) == len(plain)
     for index in range(len(plain)):
         image, label = drafted[index]
@@ -272,7 +271,7 @@ def test_what_cannot_be_decoded_at_a_reduced_size_says_why(
     make: Any, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opencv(monkeypatch)
-    assert reason in decoders.reduced(make())["reason"]
+    assert reason in decoding.reduced_size(make())["reason"]
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -281,12 +280,12 @@ def test_images_that_opencv_shrinks_are_decoded_at_a_reduced_size(
 ) -> None:
     cv2 = opencv(monkeypatch)
     plain = photographs(by_opencv, tmp_path if on_disk else None, side=48)
-    found = decoders.reduced(plain)
+    found = decoding.reduced_size(plain)
     assert (found["shorter"], found["reader"]) == (48, "opencv")
     sizes: list[Any] = []
     resize = cv2.resize
     monkeypatch.setattr(cv2, "resize", lambda image, *rest: sizes.append(image.shape) or resize(image, *rest))
-    reduced = Decoded(plain, **{name: found[name] for name in ("shorter", "reader")})
+    reduced = Decode(shorter=found["shorter"], reader=found["reader"])(plain)
     for index in range(len(plain)):
         image, label = reduced[index]
         assert label == index
@@ -299,7 +298,7 @@ def test_images_that_opencv_shrinks_are_decoded_at_a_reduced_size(
 def test_what_opencv_is_asked_for_otherwise_stays(flags: int, monkeypatch: pytest.MonkeyPatch) -> None:
     opencv(monkeypatch)
     plain = photographs(by_opencv, side=48, flags=flags)
-    assert torch.equal(Decoded(plain, shorter=48, reader="opencv")[0][0], plain[0][0])
+    assert torch.equal(Decode(shorter=48, reader="opencv")(plain)[0][0], plain[0][0])
 
 
 def test_the_size_of_a_jpeg_file_is_read_off_its_header() -> None:

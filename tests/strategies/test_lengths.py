@@ -20,8 +20,8 @@ from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case
 from autoopt.workload import Workload
 from autoopt_strategies.input.packing import PackSequences, packable, packed, placed
-from autoopt_strategies.input.sequences import Grouped, cut, group_by_length, needed, size_of
-from autoopt_strategies.training.length_grouping import GroupByLength, padding_shares
+from autoopt_strategies.input.sequences import GroupByLength, Grouped, cut, group_by_length, needed, size_of
+from autoopt_strategies.training.length_grouping import padding_shares
 from tests.strategies.stand_ins import in_trial, promised
 
 REGISTRY = load_strategies()

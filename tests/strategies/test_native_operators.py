@@ -17,9 +17,8 @@ from torch import nn
 from autoopt.export.inline import Inliner
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan
-from autoopt_strategies.compute.native_operators import transforms
-from autoopt_strategies.compute.rewriting import native, survey, windows
-from autoopt_strategies.compute.rewriting.operators import statements
+from autoopt_strategies.compute.native_operators import statements, transforms
+from autoopt_strategies.compute.rewriting import native, survey
 from autoopt_strategies.compute.rewriting.source import Refused
 from scripted import REGISTRY, changed_lines, sites_in
 from workloads import operators
@@ -32,7 +31,6 @@ TEXT = Path(operators.__file__).read_text(encoding="utf-8")
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is timed on this machine decides nothing here."""
     monkeypatch.setattr(native, "passes_ratio", lambda *_: 0.5)
-    monkeypatch.setattr(windows, "passes_ratio", lambda *_: 0.5)
 
 
 def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -158,7 +156,7 @@ def test_a_line_that_calls_other_modules_too_stays() -> None:
 def test_the_product_takes_several_channels() -> None:
     torch.manual_seed(0)
     conv, x = nn.Conv2d(3, 4, (3, 8), bias=False), torch.randn(2, 3, 9, 8)
-    torch.testing.assert_close(windows.convolved(conv, x), conv(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(native.convolved(conv, x), conv(x), rtol=1e-4, atol=1e-5)
 
 
 SCRIPT = """\

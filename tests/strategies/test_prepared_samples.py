@@ -1,15 +1,18 @@
-"""Samples that are prepared once, and files in memory: the same come out, in every form."""
+"""Samples that are prepared once, kept up to their first random draw, and files in memory: the same in every form."""
 
 from __future__ import annotations
 
-import dataclasses
 import gc
+import importlib
 import os
 import pickle
+import random
 import tempfile
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,20 +21,22 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from autoopt.records import Change, Plan
-from autoopt.registry import load_strategies
+from autoopt.export.script_patch import placed
+from autoopt.records import Change, Plan, Site, SiteKind, Sites
 from autoopt.setup import Setup
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case, sample_facts, tiny_workload, train_few_steps
 from autoopt.trial.shared import remove_copies
+from autoopt_strategies.compute.rewriting.source import Refused
 from autoopt_strategies.input import probes
 from autoopt_strategies.input.batches import equal
-from autoopt_strategies.input.files import opened_files, paths_in, probe, root_of
-from autoopt_strategies.input.prepared import FilesInMemory, MappedSamples, moved
+from autoopt_strategies.input.prepared import FilesInMemory, MappedSamples, Rows, moved
 from autoopt_strategies.input.prepared_samples import as_tensors
-from tests.strategies.stand_ins import with_stages
+from autoopt_strategies.input.unaugmented import KeepUnaugmented, split
+from scripted import REGISTRY, changed_lines, patched
+from tests.strategies.stand_ins import promised, with_stages
 
-STRATEGY = load_strategies()["prepared_samples"]
+STRATEGY = REGISTRY["prepared_samples"]
 
 
 class Varied(Dataset[Any]):
@@ -101,6 +106,17 @@ def test_training_is_the_same_in_every_form(setting: dict[str, Any]) -> None:
     assert STRATEGY.recipe(setting).pytorch
 
 
+def test_indices_go_to_the_device_from_pinned_memory_and_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows(TensorDataset(torch.arange(12.0).reshape(6, 2)))
+    rows.pinned = True
+    asked: list[Any] = []
+    made, to = torch.tensor, torch.Tensor.to
+    monkeypatch.setattr(torch, "tensor", lambda data, pin_memory: asked.append(pin_memory) or made(data))
+    monkeypatch.setattr(torch.Tensor, "to", lambda *given, **how: asked.append(how) or to(*given, **how))
+    assert rows.__getitems__([3, 1]).batch[0].tolist() == [[6.0, 7.0], [2.0, 3.0]]
+    assert asked == [True, {"non_blocking": True}]
+
+
 KEPT = {"deterministic": True, "sample_seconds": 0.01}  # 500 s in one process, 63 s in eight, which have to start
 
 
@@ -154,7 +170,7 @@ def test_threads_are_offered_where_they_were_seen_to_read_sooner(threads: float 
     case = with_stages(sample_case(**found(kept=seen)), storage=2.0)
     assert ("threads" in forms_of(case)) is offered
     kept_already = Plan(changes=(Change(strategy="prepared_samples", setting={"form": "samples", "where": "memory"}),))
-    assert "threads" not in forms_of(dataclasses.replace(case, plan=kept_already))
+    assert "threads" not in forms_of(replace(case, plan=kept_already))
 
 
 def test_what_does_not_fit_into_memory_is_kept_on_the_disk() -> None:
@@ -174,7 +190,7 @@ def test_what_does_not_fit_into_memory_is_kept_on_the_disk() -> None:
 def test_reading_that_takes_the_search_s_time_is_not_tried() -> None:
     random = sample_case(**found(kept={**KEPT, "deterministic": False, "prefix": 1}))
     assert forms_of(random) == ["heads"]
-    short = dataclasses.replace(random, seconds_left=200.0)
+    short = replace(random, seconds_left=200.0)
     assert "samples: reading them takes 63 s of 200 s left for the search" in STRATEGY.applies(short).reason
 
 
@@ -229,19 +245,19 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_the_folder_and_its_size_are_found(root: Path, tmp_path: Path) -> None:
-    found = probe(Opening(root), str(tmp_path / "memory"))
+    found = probes.files(Opening(root), str(tmp_path / "memory"))
     assert found["root"] == str(root)
     assert found["bytes"] == 1200
     assert found["room"] > 0
     assert list((tmp_path / "memory").iterdir()) == [], "what was tried is gone"
     subset: Any = Subset(Opening(root), [1, 2, 3])
-    assert probe(subset, str(tmp_path / "memory"))["root"] == str(root)
+    assert probes.files(subset, str(tmp_path / "memory"))["root"] == str(root)
 
 
 def test_samples_are_read_from_the_copies_which_go_with_the_dataset(root: Path, tmp_path: Path) -> None:
     plain = Opening(root)
     made = FilesInMemory(plain, str(root), str(tmp_path / "memory"))
-    with opened_files() as opened:
+    with probes.opened_files() as opened:
         for index in range(len(plain)):
             assert np.array_equal(made[index][0], np.full(100, int(Path(plain.samples[index][0]).stem)))
             assert made[index][1] == plain[index][1]
@@ -255,7 +271,7 @@ def test_samples_are_read_from_the_copies_which_go_with_the_dataset(root: Path, 
 
 def test_files_that_cannot_be_watched_or_followed_are_refused(root: Path, tmp_path: Path) -> None:
     memory = str(tmp_path / "memory")
-    assert "not read from files" in probe([1, 2, 3], memory)["reason"]
+    assert "not read from files" in probes.files([1, 2, 3], memory)["reason"]
 
     class Hidden(Opening):
         """Works its paths out of a constant."""
@@ -265,8 +281,8 @@ def test_files_that_cannot_be_watched_or_followed_are_refused(root: Path, tmp_pa
                 return file.read(), index
 
     HIDDEN.append(str(root))
-    assert "samples are others, or not read" in probe(Hidden(root), memory)["reason"]
-    assert "in memory already" in probe(Opening(root), str(tmp_path))["reason"]
+    assert "samples are others, or not read" in probes.files(Hidden(root), memory)["reason"]
+    assert "in memory already" in probes.files(Opening(root), str(tmp_path))["reason"]
 
 
 HIDDEN: list[str] = []
@@ -283,7 +299,7 @@ def test_paths_of_every_kind_point_to_the_copies() -> None:
     assert other["rows"] == [("/copy/c.png", 1), ("/other/d.png", 2)]
     assert other["array"].tolist() == ["/copy/e.png"]
     assert moved({"text": "/database/a"}, "/data", "/copy")["text"] == "/database/a"
-    assert paths_in(held) == {"/data/a.png", "/data/b.png", "/data/c.png", "/other/d.png", "/data/e.png"}
+    assert probes.paths_in(held) == {"/data/a.png", "/data/b.png", "/data/c.png", "/other/d.png", "/data/e.png"}
 
 
 def test_without_a_named_folder_the_files_tell_it(root: Path) -> None:
@@ -293,8 +309,8 @@ def test_without_a_named_folder_the_files_tell_it(root: Path) -> None:
         def __init__(self) -> None:
             self.files = OrderedDict(enumerate(files))
 
-    assert root_of(Listed(), files[:2]) == str(root)
-    assert root_of(Listed(), ["/somewhere/else.bin"]) is None
+    assert probes.root_of(Listed(), files[:2]) == str(root)
+    assert probes.root_of(Listed(), ["/somewhere/else.bin"]) is None
 
 
 def test_it_is_offered_where_storage_is_waited_for_and_the_files_fit() -> None:
@@ -302,13 +318,13 @@ def test_it_is_offered_where_storage_is_waited_for_and_the_files_fit() -> None:
 
     def told(case: Case, **changed: Any) -> str:
         inspected = {"prepared_samples": {"kept": {"reason": "random"}, "files": {**found, **changed}}}
-        return STRATEGY.applies(dataclasses.replace(case, workload=sample_facts(inspected=inspected))).reason
+        return STRATEGY.applies(replace(case, workload=sample_facts(inspected=inspected))).reason
 
     case = sample_case()
     assert told(case) == ""
     assert STRATEGY.predict(case, {"form": "files", "where": "memory", "root": "/data"}) is not None
     assert "GB of files" in told(case, bytes=1 << 39)
-    assert "copying takes" in told(dataclasses.replace(case, seconds_left=10.0))
+    assert "copying takes" in told(replace(case, seconds_left=10.0))
     assert "keeps the files in memory" in told(with_stages(case, storage=0.0))
 
 
@@ -319,3 +335,196 @@ def test_copies_that_a_killed_process_has_left_are_found_by_its_number(root: Pat
     remove_copies(os.getpid(), memory)
     assert [path.name for path in memory.iterdir()] == ["prepared-files-1-other"]
     assert made.root.startswith(str(memory))
+
+
+# Samples kept up to their first random draw: where they are divided, in trials and in the patch.
+
+HEADER = """\
+import random
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+
+class Pictures(Dataset):
+    def __init__(self, flips=True):
+        self.flips, self.__dark, self.reads = flips, 3, 0
+
+    def __len__(self):
+        return 40
+
+    def decoded(self, idx):
+        self.reads += 1
+        return torch.linspace(0, 1, 12).reshape(3, 4) * (idx + self.__dark)
+
+"""
+FLIPPED = '''\
+    def __getitem__(self, idx):
+        """A picture and its class."""
+        # it is read
+        picture = self.decoded(idx)
+        label = idx % 2
+
+        if self.flips and torch.rand(1).item() < 0.5:  # mirrored
+            picture = picture.flip(-1)
+        return {"picture": picture, "label": label}
+'''
+MIRRORED = "        if self.flips and torch.rand(1).item() < 0.5:  # mirrored"
+SPLIT = """\
+-    def __getitem__(self, idx):
+-        \"\"\"A picture and its class.\"\"\"
++    @kept_by_index
++    def unaugmented(self, idx):
+         # it is read
+         picture = self.decoded(idx)
+         label = idx % 2
++        return picture, label
++
++    def __getitem__(self, idx):
++        \"\"\"A picture and its class.\"\"\"
++        picture, label = self.unaugmented(idx)
+"""
+DRAWN_BY = {
+    "torch's numbers": "        picture = picture + torch.randn(1)\n",
+    "numpy's": "        picture = picture + np.random.rand()\n",
+    "Python's": "        picture = picture + random.random()\n",
+    "another name, rarely": "        if self.rng_of(idx):\n            picture = picture.flip(0)\n",
+    "a method": "        picture = self.turned(picture)\n",
+}
+
+
+def imported(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch, name: str = "pictures") -> ModuleType:
+    (folder / f"{name}.py").write_text(HEADER + body)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(importlib.sys.modules, name, raising=False)  # type: ignore[attr-defined]
+    return importlib.import_module(name)
+
+
+def drawn(dataset: Any, seed: int = 5) -> list[Any]:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    return [batch["picture"] for _ in range(2) for batch in DataLoader(dataset, batch_size=4, shuffle=True)]
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_samples_are_divided_before_the_first_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    module = imported(tmp_path, FLIPPED, monkeypatch)
+    dataset = Subset(module.Pictures(), range(5, 25))
+    found = probes.unaugmented(dataset)
+    line = 1 + (HEADER + FLIPPED).splitlines().index(MIRRORED)
+    assert found["where"] == {"file": "pictures.py", "function": "Pictures.__getitem__", "line": line}
+    assert found["sample_bytes"] >= 48
+    kept = KeepUnaugmented(line, threads)(dataset)
+    read = dataset.dataset.reads
+    assert all(torch.equal(one, other) for one, other in zip(drawn(dataset), drawn(kept), strict=True))
+    assert dataset.dataset.reads == read + 40, "the dataset itself reads as before"
+    assert kept.dataset.reads == read + 20, "the other one reads each sample of its subset once"
+    assert isinstance(kept.dataset, module.Pictures)
+    assert type(pickle.loads(pickle.dumps(kept)).dataset) is module.Pictures
+
+
+@pytest.mark.parametrize("draw", DRAWN_BY)
+def test_whoever_draws(draw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = (
+        "    def rng_of(self, idx):\n        return False\n\n"
+        "    def turned(self, picture):\n        return picture + torch.randn(1)\n\n"
+        f"    def __getitem__(self, idx):\n        picture = self.decoded(idx)\n        picture = picture * 2\n"
+        f"{DRAWN_BY[draw]}        return picture\n"
+    )
+    module = imported(tmp_path, body, monkeypatch)
+    line = 1 + (HEADER + body).splitlines().index(DRAWN_BY[draw].splitlines()[0])
+    assert probes.unaugmented(module.Pictures())["where"]["line"] == line
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("        x = torch.rand(1)\n        return x\n", "its first statement"),
+        ("        if idx < 0:\n            return None\n        return torch.rand(1)\n", "may end it"),
+        ("        self.last = idx\n        x = torch.rand(1)\n        return x + self.last\n", "changes what it reads"),
+        ("        x = self.decoded(idx)\n        x += torch.rand(1)\n        return x\n", "other samples"),
+        ("        x = self.decoded(idx) * self.reads\n        return x + torch.rand(1)\n", "other samples"),
+    ],
+    ids=["from the start", "an early end", "by way of the dataset", "in place", "another one each time"],
+)
+def test_what_cannot_be_divided_says_why(
+    body: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = imported(tmp_path, f"    def __getitem__(self, idx):\n{body}", monkeypatch)
+    assert reason in probes.unaugmented(module.Pictures())["reason"]
+
+
+def test_a_file_that_was_changed_is_refused() -> None:
+    for line in (1, len(HEADER.splitlines()) + 1):
+        with pytest.raises(Refused):
+            split(HEADER + FLIPPED, "Pictures.__getitem__", line)
+
+
+@pytest.mark.parametrize("threads", [{}, {"threads": 4}])
+def test_the_patch_divides_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: dict[str, int]) -> None:
+    text = HEADER + FLIPPED + "\n\nprint(sum(sample['picture'].sum() for sample in map(Pictures().__getitem__, [3])))\n"
+    (tmp_path / "train.py").write_text(text)
+    line = 1 + text.splitlines().index(MIRRORED)
+    where = {"file": "train.py", "function": "Pictures.__getitem__", "line": line}
+    setting = {"form": "unaugmented", "where": "memory", "split": where, **threads}
+    change = Change(strategy="prepared_samples", setting=setting)
+    sites = Sites(command=("python", "train.py"), cwd=str(tmp_path))
+    after, patch = patched(tmp_path, text, change, sites=sites)
+    assert [each.how for each in patch.changes] == ["patched"], patch.changes
+    assert SPLIT in patch.diff or threads, patch.diff
+    assert "from prepared import kept_by_index" in after
+    assert "def kept_by_index(" in patch.diff
+    assert ("        return read_by_threads(self, indices, threads=4)\n" in after) is bool(threads)
+    assert ("def read_by_threads(" in patch.diff) is bool(threads)
+    assert len([each for each in changed_lines(patch.diff) if not each.startswith("+")]) <= 3
+
+
+@pytest.mark.parametrize(("dataset", "left_out"), [("Pictures", True), ("Others", False)])
+def test_the_patch_leaves_out_the_workers_of_evaluations_that_read_the_same(
+    tmp_path: Path, dataset: str, left_out: bool
+) -> None:
+    """A worker that is started for an evaluation would make kept samples once more each time."""
+    made = [
+        "train = DataLoader(Pictures(), batch_size=8, num_workers=2)",
+        "valid = DataLoader(Pictures(False), batch_size=4, num_workers=2)",
+    ]
+    text = HEADER + FLIPPED + "\n\n" + "\n".join(made) + "\n"
+    (tmp_path / "train.py").write_text(text)
+    lines = text.splitlines()
+    where = {"file": "train.py", "function": "Pictures.__getitem__", "line": 1 + lines.index(MIRRORED)}
+    kinds: tuple[tuple[SiteKind, str], ...] = (("loader_training", "Pictures"), ("loader_validation", dataset))
+    sites = tuple(
+        Site(kind=kind, file="train.py", line=1 + lines.index(line), end_line=1 + lines.index(line), call="DataLoader",
+             options={"dataset": name, "num_workers": 2})
+        for (kind, name), line in zip(kinds, made, strict=True)
+    )  # fmt: skip
+    setting = {"form": "unaugmented", "where": "memory", "split": where}
+    changes = (
+        Change(strategy="workers", setting={"num_workers": 0}),
+        Change(strategy="prepared_samples", setting=setting),
+    )
+    found = placed(
+        Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=sites), Plan(changes=changes), REGISTRY, "cpu"
+    )
+    assert [each.how for each in found.patch.changes] == ["patched", "patched"], found.patch.changes
+    after = found.texts["train.py"]
+    assert "train = DataLoader(Pictures(), batch_size=8, num_workers=0)" in after
+    assert ("valid = DataLoader(Pictures(False), batch_size=4, num_workers=0)" in after) is left_out
+
+
+def test_it_is_kept_where_samples_are_not_the_same() -> None:
+    where = {"file": "train.py", "function": "Pictures.__getitem__", "line": 9}
+    probed = {"where": where, "sample_seconds": 0.01, "sample_bytes": 4096, "hit": 0.05}
+    unlike = {"deterministic": False, "reason": "samples are random"}
+    for kept, offered in ((unlike, True), ({"deterministic": True}, False), ({**unlike, "prefix": 1}, False)):
+        assert ("unaugmented" in forms_of(sample_case(**found(kept=kept, unaugmented=probed)))) is offered
+    case = sample_case(**found(kept=unlike, unaugmented=probed))
+    setting = next(each for each in STRATEGY.settings(case) if each["form"] == "unaugmented")
+    assert promised(STRATEGY, case, setting).value > 1.0
+    assert STRATEGY.apply(Setup(), setting).dataset
+    assert STRATEGY.recipe(setting).edits[0].at == "function"

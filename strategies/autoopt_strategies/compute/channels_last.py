@@ -44,10 +44,8 @@ class ChannelsLast(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward in this layout on a copy; where that was not tried, the most it may save."""
-        ratio = case.inspected(self.name).get("ratio")
-        if ratio is not None:
-            return tried_gain(case, ratio)
-        return of_convolutions(case, "conv", "batch_norm", "pool")
+        tried = tried_gain(case, case.inspected(self.name).get("ratio"))
+        return tried or of_convolutions(case, "conv", "batch_norm", "pool")
 
     def inspect(self, live: Any) -> Setting:
         """Forward and backward in this layout over those as they are, tried on copies of the model."""

@@ -90,8 +90,7 @@ class ChunkedLoss(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """The head whose logits go into a cross-entropy, and its seconds whole and in chunks."""
-        from autoopt_strategies.compute.deferred_head import DeferHead
-        from autoopt_strategies.compute.head_of_loss import head_of_loss, seconds_of_head
+        from autoopt_strategies.compute.deferred_head import DeferHead, head_of_loss, seconds_of_head
 
         found = head_of_loss(live, LEAST_BYTES)
         if "path" not in found:

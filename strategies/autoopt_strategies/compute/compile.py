@@ -139,38 +139,28 @@ class CompileModel(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         options = [] if setting["mode"] == "default" else [f'mode="{setting["mode"]}"']
         options += ["dynamic=True"] if setting.get("dynamic") else []
-        arguments = ", ".join(options)
+        more = "".join(f", {option}" for option in options)
         edits: tuple[Edit, ...] = ()
+        line = f"model = torch.compile(model{more})"
         if setting.get("regional"):
-            blocks = setting.get("blocks") or ["layers"]
             torchs = setting.get("torchs")  # Module.compile does nothing for a class of torch's own
-            each = (
-                f"compile_in_place(block{', ' if options else ''}{arguments})"
-                if torchs
-                else f"block.compile({arguments})"
-            )
-            loops = [f"for block in {{model}}{place}:\n    {each}" for place in map(_within, blocks)]
+            each = f"compile_in_place(block{more})" if torchs else f"block.compile({', '.join(options)})"
+            places = map(_within, setting.get("blocks") or ["layers"])
+            loops = [f"for block in {{model}}{place}:\n    {each}" for place in places]
             line = "\n".join(loops).replace("{model}", "model")
             parts = ("autoopt.benchmark.compiling:compile_in_place",) if torchs else ()
             edits = (Edit("model", lines=tuple(loops), parts=parts),) if setting.get("blocks") else ()
-        else:
-            line = f"model = torch.compile(model{', ' if options else ''}{arguments})"
         if setting.get("loss"):
-            whole = ["lambda batch: criterion(model(batch[0]), batch[1])", *options]
-            line += f"\nloss = torch.compile({', '.join(whole)})"
-        dynamo = {"dynamo_backend": "INDUCTOR", "dynamo_mode": setting["mode"]}
+            line += f"\nloss = torch.compile(lambda batch: criterion(model(batch[0]), batch[1]){more})"
+        dynamo: Setting = {"dynamo_backend": "INDUCTOR", "dynamo_mode": setting["mode"]}
+        dynamo |= {"dynamo_use_dynamic": True} if setting.get("dynamic") else {}
+        dynamo |= {"dynamo_use_regional_compilation": True} if setting.get("regional") else {}
         return Recipe(
             pytorch=line,
-            lightning={"_note": f"module = torch.compile(module{', ' if options else ''}{arguments}) before fit"},
+            lightning={"_note": f"module = torch.compile(module{more}) before fit"},
             transformers={"torch_compile": True, "torch_compile_mode": setting["mode"]},
+            accelerate={"dynamo_config": dynamo},
             edits=edits,
-            accelerate={
-                "dynamo_config": {
-                    **dynamo,
-                    **({"dynamo_use_dynamic": True} if setting.get("dynamic") else {}),
-                    **({"dynamo_use_regional_compilation": True} if setting.get("regional") else {}),
-                }
-            },
         )
 
     def _step(self, case: Case, setting: Setting) -> Estimate | None:

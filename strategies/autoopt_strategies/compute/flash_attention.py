@@ -26,24 +26,16 @@ def switch_attention(model: Any) -> int:
     """Asks transformers and timm models for ``scaled_dot_product_attention``; how many places were switched."""
     switched = 0
     for module in model.modules():
-        if is_eager(module):
+        config: Any = getattr(module, "config", None)
+        eager = getattr(config, "_attn_implementation", None) == "eager" and hasattr(module, "set_attn_implementation")
+        asked = getattr(config, "output_attentions", False)  # for the probabilities, which the operator does not give
+        if eager and getattr(type(module), "_supports_sdpa", False) and not asked:
             module.set_attn_implementation("sdpa")
             switched += 1
         if getattr(module, "fused_attn", None) is False:  # timm
             module.fused_attn = True
             switched += 1
     return switched
-
-
-def is_eager(module: Any) -> bool:
-    """Whether this is a model of transformers that computes attention step by step and need not."""
-    config: Any = getattr(module, "config", None)
-    return (
-        getattr(config, "_attn_implementation", None) == "eager"
-        and bool(getattr(type(module), "_supports_sdpa", False))
-        and hasattr(module, "set_attn_implementation")
-        and not getattr(config, "output_attentions", False)  # the operator does not give the probabilities
-    )
 
 
 def transforms(setting: Setting) -> list[Callable[[Any], Any]]:

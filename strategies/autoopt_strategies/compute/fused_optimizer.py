@@ -34,16 +34,20 @@ class UpdateBy:
     implementation: str = "fused"
 
     def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda params: rebuilt(factory(params), self.implementation)
+        return lambda params: updating_by(factory(params), self.implementation)
 
 
-def rebuilt(optimizer: Any, implementation: str) -> Any:
-    """The same optimizer over the same groups with another implementation; it must not have stepped yet."""
+def updating_by(optimizer: Any, implementation: str) -> Any:
+    """The same optimizer with another implementation."""
     other = "foreach" if implementation == "fused" else "fused"
-    chosen = {implementation: True, **({other: False} if other in optimizer.defaults else {})}
-    groups = [{**group, **chosen} for group in optimizer.param_groups]
-    made = type(optimizer)(groups, lr=optimizer.defaults["lr"], **chosen)
-    made.defaults.update({**optimizer.defaults, **chosen})
+    return rebuilt(optimizer, **{implementation: True, **({other: False} if other in optimizer.defaults else {})})
+
+
+def rebuilt(optimizer: Any, **options: Any) -> Any:
+    """The same optimizer over the same groups with other options; it must not have stepped yet."""
+    groups = [{**group, **options} for group in optimizer.param_groups]
+    made = type(optimizer)(groups, lr=optimizer.defaults["lr"], **options)
+    made.defaults.update({**optimizer.defaults, **options})
     return made
 
 
@@ -61,7 +65,7 @@ def update_ratios(optimizer: Any, room: float) -> Setting:
     ways = ["foreach", *(["fused"] if type(optimizer).__name__ in FUSED else [])]
     device = parameters[0].device if parameters else None
     try:
-        pairs = {way: (on_copies(optimizer), rebuilt(on_copies(optimizer), way)) for way in ways}
+        pairs = {way: (on_copies(optimizer), updating_by(on_copies(optimizer), way)) for way in ways}
         return {way: ratio_in_turns(one.step, other.step, device) for way, (one, other) in pairs.items()}
     except RuntimeError:  # no room for copies, or an implementation that does not know these tensors
         return {}

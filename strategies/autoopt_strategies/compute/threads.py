@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, compute_threads, doubling, frugal
+from autoopt_strategies.common import Setting, Settings, climb, compute_threads, doubling, frugal, gain
 
 
 class Threads(Strategy):
@@ -34,7 +34,7 @@ class Threads(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        return None if case.pipeline is None else case.pipeline.gain(threads=setting["threads"])
+        return gain(case, {}, threads=setting["threads"])
 
     def settings(self, case: Case) -> Settings:
         cores = case.environment.cores or 2

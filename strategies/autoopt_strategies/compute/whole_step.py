@@ -16,6 +16,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from autoopt_strategies.compute.fused_optimizer import rebuilt
+
 Step = Callable[[list[Any]], torch.Tensor]
 Run = Callable[[], torch.Tensor]
 
@@ -180,9 +182,6 @@ def recordable(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
             chosen = {"capturable": True}
             if not all(p.is_cuda for group in optimizer.param_groups for p in group["params"]):
                 return optimizer  # a plan of another machine's, tried out on a CPU: nothing is recorded there
-        groups = [{**group, **chosen} for group in optimizer.param_groups]
-        again = type(optimizer)(groups, lr=optimizer.defaults["lr"], **chosen)
-        again.defaults.update({**optimizer.defaults, **chosen})
-        return again
+        return rebuilt(optimizer, **chosen)
 
     return made

@@ -95,6 +95,13 @@ def split(dataset: Any, first: int) -> tuple[Any, tuple[Any, ...]]:
     return head, others
 
 
+def is_subset(dataset: Any) -> bool:
+    """Whether a dataset picks samples of another one, as ``random_split`` makes it."""
+    from torch.utils.data import Subset
+
+    return type(dataset) is Subset
+
+
 def leaves(batch: Any) -> list[Any]:
     """The tensors of a collated batch, in order."""
     if isinstance(batch, dict):

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, kept, tried_gain
-from autoopt_strategies.input.batches import Wrapper, dataset_of
-from autoopt_strategies.input.images import LIBRARIES, decoded, drafted, imdecode_reduced, imread_reduced
+from autoopt_strategies.compute.rewriting.source import users_path
+from autoopt_strategies.input.batches import Wrapper, dataset_of, equal, leaves
+from autoopt_strategies.input.images import LIBRARIES, decoded, drafted, imdecode_reduced, imread_reduced, jpeg_size
+from autoopt_strategies.input.probes import sample_of, seconds_ratio, spread
 
+CLOSE = 0.05
+"""Mean difference of an image, in shares of its range, up to which it is the same image decoded otherwise."""
+FORMATS = {"simplejpeg": ("JPEG",), "opencv": ("JPEG", "PNG"), "torchvision": ("JPEG", "PNG")}
+"""Formats that each library is asked to read in Pillow's place."""
+MODULES = {"simplejpeg": "simplejpeg", "opencv": "cv2", "torchvision": "torchvision.io"}
+"""The import of each library, in the order in which they are asked."""
+READING = {
+    "PIL.Image": ("Pillow", ("open",)),
+    "cv2": ("OpenCV", ("imread", "imdecode")),
+    "imageio.v2": ("imageio", ("imread",)),
+    "imageio.v3": ("imageio", ("imread",)),
+    "torchvision.io": ("torchvision", ("read_image", "decode_image", "decode_jpeg", "decode_png")),
+}
+"""Modules, the reader's name, and the functions that read an image."""
+INSTALLED = ("site-packages", "dist-packages")
 _active = threading.local()
 
 
@@ -41,20 +62,21 @@ def _called(key: tuple[str, str], plain: Callable[..., Any], *args: Any, **kwarg
         return changes[key](plain, *args, **kwargs)
 
 
-class Decoded(Wrapper):
-    """A dataset whose images are decoded otherwise: ``by`` a library, or at a reduced size whose ``shorter`` side
-    keeps so many pixels, where ``reader`` (``pillow`` or ``opencv``) opens them.
+@dataclass(frozen=True)
+class Decode:
+    """``dataset -> dataset`` whose images are decoded otherwise: ``by`` a library, or at a reduced size whose
+    ``shorter`` side keeps so many pixels, where ``reader`` (``pillow`` or ``opencv``) opens them.
     """
 
-    def __init__(self, dataset: Any, by: str = "", shorter: int = 0, reader: str = "pillow") -> None:
-        super().__init__(dataset)
-        self.by, self.shorter, self.reader = by, shorter, reader
+    by: str = ""
+    shorter: int = 0
+    reader: str = "pillow"
 
-    def __getitem__(self, index: Any) -> Any:
-        with replaced(self._changes()):
-            return self.dataset[index]
+    def __call__(self, dataset: Any) -> Decoded:
+        return Decoded(dataset, self)
 
-    def _changes(self) -> dict[tuple[str, str], Callable[..., Any]]:
+    def changes(self) -> dict[tuple[str, str], Callable[..., Any]]:
+        """The functions that are called in the place of a library's, for :func:`replaced`."""
         if self.by:
             return {("PIL.Image", "open"): lambda plain, *a, **k: decoded(plain(*a, **k), LIBRARIES[self.by])}
         if self.reader == "pillow":
@@ -65,16 +87,16 @@ class Decoded(Wrapper):
         }
 
 
-@dataclass(frozen=True)
-class Decode:
-    """``dataset -> dataset`` whose images are decoded otherwise; arguments as of :class:`Decoded`."""
+class Decoded(Wrapper):
+    """A dataset while whose samples are made some functions of libraries are replaced."""
 
-    by: str = ""
-    shorter: int = 0
-    reader: str = "pillow"
+    def __init__(self, dataset: Any, how: Decode) -> None:
+        super().__init__(dataset)
+        self.how = how
 
-    def __call__(self, dataset: Any) -> Decoded:
-        return Decoded(dataset, self.by, self.shorter, self.reader)
+    def __getitem__(self, index: Any) -> Any:
+        with replaced(self.how.changes()):
+            return self.dataset[index]
 
 
 class Decoding(Strategy):
@@ -169,11 +191,234 @@ class Decoding(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Who decodes in which lines, which library makes the same samples, and how far images are shrunk anyway."""
-        from autoopt_strategies.input import decoders
-
         dataset = dataset_of(live.workload)
         return {
-            "reduced": decoders.reduced(dataset),
-            "by": decoders.by(dataset),
-            "calls": decoders.calls(dataset),
+            "reduced": reduced_size(dataset),
+            "by": fastest_library(dataset),
+            "calls": reading_calls(dataset),
         }
+
+
+# who decodes
+
+
+def readers(dataset: Any, index: int) -> list[Setting]:
+    """Calls that read an image while a sample is made, in their order.
+
+    Returns:
+        Of each ``reader``, the ``name`` of the function, the user's ``file`` and ``line``, and for Pillow's the image's
+        ``format`` and ``mode``. A function that reads by another one stands before that one.
+    """
+    functions = [
+        (found, (reader, name))
+        for module, (reader, names) in READING.items()
+        for name in names
+        if (found := _plain(getattr(sys.modules.get(module), name, None))) is not None
+    ]
+    codes = {found.__code__: name for found, name in functions if hasattr(found, "__code__")}
+    plain = [(found, name) for found, name in functions if not hasattr(found, "__code__")]
+    seen: list[Setting] = []
+    opened: list[Setting] = []
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            seen.extend(_call(*name, frame) for found, name in plain if argument is found)
+        elif event == "call" and frame.f_code in codes:
+            seen.append(_call(*codes[frame.f_code], frame.f_back))
+            if seen[-1]["reader"] == "Pillow":
+                opened.append(seen[-1])
+        elif event == "return" and opened and codes.get(frame.f_code, ("",))[0] == "Pillow":
+            opened.pop().update(format=getattr(argument, "format", None), mode=getattr(argument, "mode", None))
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        sample_of(dataset, index)
+    finally:
+        sys.setprofile(before)
+    return seen
+
+
+def _plain(function: Any) -> Any:
+    """The library's own function, without the call that this strategy has put around it."""
+    return function.args[-1] if isinstance(function, partial) and function.args else function
+
+
+def _call(reader: str, name: str, frame: FrameType | None) -> Setting:
+    """A call, with the innermost line that is neither an installed package's nor that of a call put around it."""
+    while frame is not None and (
+        any(part in Path(frame.f_code.co_filename).parts for part in INSTALLED) or frame.f_code is _called.__code__
+    ):
+        frame = frame.f_back
+    if frame is None:
+        return {"reader": reader, "name": name, "file": "", "line": 0}
+    return {"reader": reader, "name": name, "file": users_path(frame.f_code.co_filename), "line": frame.f_lineno}
+
+
+def reading_calls(dataset: Any) -> list[Setting]:
+    """Lines of the user's that have images read, each once."""
+    found = [each for index in spread(dataset)[:1] for each in readers(dataset, index)]
+    places = {(each["file"], each["line"], each["name"]) for each in found if each["reader"] in ("Pillow", "OpenCV")}
+    return [{"file": file, "line": line, "name": name} for file, line, name in sorted(places)]
+
+
+# by another library
+
+
+def fastest_library(dataset: Any) -> Setting:
+    """The library that makes the same samples in the fewest seconds.
+
+    Returns:
+        ``{"by", "ratio": seconds with it over those now}``, or ``{"reason": why none}``.
+    """
+    indices = spread(dataset)
+    if not indices:
+        return {"reason": "samples cannot be read one by one"}
+    seen = readers(dataset, indices[0])
+    formats = {each["format"] for each in seen if each["reader"] == "Pillow" and each["mode"] == "RGB"}
+    if not formats & {"JPEG", "PNG"}:
+        return {"reason": _not_pillow_s(seen)}
+    ratios: dict[str, float] = {}
+    others: dict[str, str] = {}
+    for library in MODULES:
+        other = Decode(by=library)(dataset)
+        if not formats & set(FORMATS[library]):
+            others[library] = f"does not read {', '.join(sorted(map(str, formats)))}"
+        elif why := missing(library):
+            others[library] = why
+        elif not all(equal(sample_of(dataset, index), sample_of(other, index)) for index in indices):
+            others[library] = "gives other pixels: it was built with another library than Pillow"
+        else:
+            ratios[library] = seconds_ratio(dataset, other, indices)
+    if not ratios:
+        return {"reason": "; ".join(f"{library}: {why}" for library, why in others.items())}
+    best = min(ratios, key=lambda library: ratios[library])
+    return {"by": best, "ratio": ratios[best]}
+
+
+def missing(library: str) -> str:
+    """Why a library cannot be had here; empty where it can."""
+    module = MODULES[library]
+    try:
+        import_module(module)
+    except Exception as error:  # torchvision next to another torch than the one that it was built for
+        if isinstance(error, ModuleNotFoundError) and error.name in (module, module.split(".")[0]):
+            return "not installed"
+        first, *_ = (*str(error).splitlines(), type(error).__name__)
+        return f"cannot be imported: {first}"
+    return ""
+
+
+def _not_pillow_s(seen: list[Setting]) -> str:
+    """Why nothing is to be replaced, with who decodes instead."""
+    if not seen:
+        return "no image is decoded by Pillow"
+    first = seen[0]
+    place = f"{Path(first['file']).name}:{first['line']}"
+    if first["reader"] == "Pillow":
+        return f"{place} opens images of {first['format']} in {first['mode']}: no colour JPEG or PNG"
+    return f"{place} decodes by {first['reader']}, which decodes a file in one call already"
+
+
+# at a reduced size
+
+
+def reduced_size(dataset: Any) -> Setting:
+    """``{"shorter": pixels, "reader", "ratio": seconds so over seconds now}``, or ``{"reason": why not}``."""
+    indices = spread(dataset)
+    if not indices:
+        return {"reason": "samples cannot be read one by one"}
+    for reader in ("pillow", "opencv"):
+        seen = _shrunk(reader, dataset, indices)
+        if not seen:
+            continue
+        shorter, side = max(needed for needed, _ in seen), min(there for _, there in seen)
+        if side < 2 * shorter:
+            return {"reason": f"images of {side} pixels are shrunk to {shorter}: less than half, so decoded whole"}
+        other = Decode(shorter=shorter, reader=reader)(dataset)
+        try:
+            alike = all(_alike(sample_of(dataset, index), sample_of(other, index)) for index in indices)
+        except Exception as error:  # boxes in pixels of the whole image
+            return {"reason": f"samples cannot be made of an image of a reduced size: {type(error).__name__}: {error}"}
+        if not alike:
+            return {"reason": "samples differ in more than the pixels of an image when it is decoded at a reduced size"}
+        return {"shorter": shorter, "reader": reader, "ratio": min(1.0, seconds_ratio(dataset, other, indices))}
+    return {"reason": "no JPEG image is decoded by Pillow or OpenCV and then shrunk"}
+
+
+def _shrunk(reader: str, dataset: Any, indices: list[int]) -> list[tuple[int, int]]:
+    """Pixels that the first resize of each JPEG image needs of the whole image's shorter side, and that this has.
+
+    Empty where one of them is not resized, or where nobody reads them so.
+    """
+    from unittest.mock import patch
+
+    try:
+        from PIL import Image
+    except ImportError:
+        return []
+    if reader == "opencv" and "cv2" not in sys.modules:
+        return []
+    found: list[tuple[int, int]] = []
+    waiting: list[tuple[int, int]] = []  # width and height of images that were decoded, and not resized yet
+    resize = Image.Image.resize
+
+    def shrinks(now: Any, target: Any) -> None:
+        if waiting:
+            whole = waiting.pop()
+            # A crop is shrunk by less than the whole would be; its share of the image must keep its pixels.
+            left = max(wanted / side for wanted, side in zip(target, now, strict=True))
+            found.append((-int(-left * min(whole) // 1), min(whole)))
+
+    def opened(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        image = plain(*args, **kwargs)
+        if image.format == "JPEG":
+            waiting.append(image.size)
+        return image
+
+    def read(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        image = plain(*args, **kwargs)
+        if image is not None and args:  # a path, or the bytes of a file
+            whole = Path(args[0]).read_bytes() if isinstance(args[0], (str, PathLike)) else bytes(args[0])
+            if jpeg_size(whole):
+                waiting.append(image.shape[1::-1])
+        return image
+
+    def resized(plain: Callable[..., Any], image: Any, *args: Any, **kwargs: Any) -> Any:
+        made = plain(image, *args, **kwargs)
+        shrinks(image.shape[1::-1], made.shape[1::-1])
+        return made
+
+    def resized_by_pillow(image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
+        shrinks(image.size, size)
+        return resize(image, size, *args, **kwargs)
+
+    watched: dict[tuple[str, str], Callable[..., Any]] = {("PIL.Image", "open"): opened}
+    if reader == "opencv":
+        watched = {("cv2", "imread"): read, ("cv2", "imdecode"): read, ("cv2", "resize"): resized}
+    with patch.object(Image.Image, "resize", resized_by_pillow), replaced(watched):
+        for index in indices:
+            waiting.clear()
+            sample_of(dataset, index)
+            if waiting:  # decoded, and never shrunk
+                return []
+    return found
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two samples are equal but for the pixels of images, which are close."""
+    import numpy as np
+
+    ours, theirs = leaves(one), leaves(other)
+    if len(ours) != len(theirs):
+        return False
+    for left, right in zip(ours, theirs, strict=True):
+        if equal(left, right):
+            continue
+        first, second = np.asarray(left), np.asarray(right)
+        if first.shape != second.shape or first.dtype != second.dtype or first.ndim < 2:
+            return False
+        first, second = first.astype(float), second.astype(float)
+        if np.abs(first - second).mean() > CLOSE * max(float(np.ptp(first)), 1e-9):
+            return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -157,6 +158,8 @@ class Packing(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Places that are left of a batch, whether loss and gradients are the same, and how the seconds compare."""
+        from autoopt_strategies.compute.rewriting.survey import check, gradients
+
         model = live.training.model
         if not any(kind.__name__ == "PreTrainedModel" for kind in type(model).__mro__):
             return {"reason": "the model is none of transformers'"}
@@ -166,23 +169,12 @@ class Packing(Strategy):
         left = packed(batch, 8)["input_ids"].numel() / batch["input_ids"].numel()
         if left > 1.0 - LEAST_SAVING:
             return {"left": left}
-        found = compared(live.training, batch)
-        return {"left": left, **found, "ratio": live.ratio_with(PackSequences()) if found["same"] else None}
-
-
-def compared(training: Any, batch: Any) -> Setting:
-    """``{"same": whether loss and gradients of a batch are when it is packed}``, with the reason where not."""
-    import copy
-
-    from autoopt_strategies.compute.rewriting.survey import check, gradients
-
-    model, loss = training.model, training.loss
-    try:
-        expected = gradients(model, loss, batch)
-        packed_ones = gradients(PackSequences()(copy.deepcopy(model).train()), loss, batch)
-        check(expected, packed_ones, "loss and gradients", share=CLOSE)
-    except Refused:
-        return {"same": False}
-    except Exception as error:  # a model that has no use for positions, or a loss of its own
-        return {"same": False, "reason": f"packed, the model fails: {first_line(error)}"}
-    return {"same": True}
+        try:
+            expected = gradients(model, live.training.loss, batch)
+            packed_ones = gradients(PackSequences()(copy.deepcopy(model).train()), live.training.loss, batch)
+            check(expected, packed_ones, "loss and gradients", share=CLOSE)
+        except Refused:
+            return {"left": left, "same": False}
+        except Exception as error:  # a model that has no use for positions, or a loss of its own
+            return {"left": left, "same": False, "reason": f"packed, the model fails: {first_line(error)}"}
+        return {"left": left, "same": True, "ratio": live.ratio_with(PackSequences())}

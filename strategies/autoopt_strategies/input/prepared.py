@@ -144,8 +144,8 @@ def removed(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Heads(Wrapper):
-    """Samples as they are before the random transforms, kept; the other transforms are done each time.
+class KeptHeads(Wrapper):
+    """Samples as they are before the random transforms, kept in memory; the other transforms are done each time.
 
     Args:
         dataset: its chain of transforms is ``dataset.transform.transforms``.
@@ -153,27 +153,21 @@ class Heads(Wrapper):
         workers: processes that read it.
     """
 
-    kept = Wrapper
+    kept = KeptSamples
 
     def __init__(self, dataset: Any, first: int, workers: int = 0) -> None:
         super().__init__(dataset)
         head, self.tail = split(dataset, first)
-        self.heads = self.kept(head, workers)  # type: ignore[call-arg]
+        self.heads = self.kept(head, workers)
 
     def __getitem__(self, index: Any) -> Any:
         return transformed(self.heads[index], self.tail)
 
 
-class KeptHeads(Heads):
-    """The same, kept in memory."""
-
-    kept = KeptSamples
-
-
-class MappedHeads(Heads):
+class MappedHeads(KeptHeads):
     """The same, written to a file."""
 
-    kept = MappedSamples
+    kept = MappedSamples  # type: ignore[assignment]
 
 
 class FilesInMemory(Wrapper):

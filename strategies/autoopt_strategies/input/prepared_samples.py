@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,14 +16,17 @@ from autoopt_strategies.common import (
     Settings,
     after_paying,
     climb,
+    first_line,
     gain,
     kept,
     sample_seconds,
     seconds_of,
 )
-from autoopt_strategies.input import unaugmented
+from autoopt_strategies.compute.rewriting.source import edits_of
+from autoopt_strategies.input import probes
 from autoopt_strategies.input.batches import collate_whole, dataset_of, kept_by_index, read_by_threads
-from autoopt_strategies.input.workers import WORKER_START, most_workers, so_many, waits, without_workers
+from autoopt_strategies.input.unaugmented import KeepUnaugmented, statements
+from autoopt_strategies.input.workers import NONE, WORKER_START, most_workers, so_many, waits
 
 PREPARED = "autoopt_strategies.input.prepared"
 """The module that a patch takes its code from; it imports torch."""
@@ -41,8 +46,6 @@ WRAPPERS = {
 """By form, and where samples are: the class around the dataset."""
 FREE = {"memory": 0.5, "disk": 0.8, "rows": 0.25, "files": 0.25}
 """Share of the room there that samples may take: others need some, and rows exist twice while they are made."""
-LEFT = 0.02
-"""Of a sample's seconds, what reading a kept one takes at the least, where that was not measured."""
 
 
 class PreparedSamples(Strategy):
@@ -85,8 +88,6 @@ class PreparedSamples(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """The stages that are left; less what is paid once, half of it where the first epoch would read as much."""
-        if case.pipeline is None:
-            return None
         left = _left(case, setting)
         if left is None:
             return None
@@ -129,9 +130,10 @@ class PreparedSamples(Strategy):
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """No workers next to what is prepared, which rows have none of by themselves; some next to transforms that are
         left, to which the bottleneck moves."""
+        there = case.loader_option("num_workers")
         if setting["form"] in ("samples", "unaugmented", "batches"):
-            return without_workers(case)
-        if setting["form"] != "heads" or case.loader_option("num_workers"):
+            return [Change(strategy="workers", setting=dict(NONE))] if there else []
+        if setting["form"] != "heads" or there:
             return []
         number, cores = max(1, (case.environment.cores or 2) // 2), case.environment.cores or 1
         found = [Change(strategy="workers", setting=so_many(case, number))]
@@ -144,7 +146,7 @@ class PreparedSamples(Strategy):
         if form == "tensors":
             return setup.with_dataset(as_tensors)
         if form == "unaugmented":
-            return setup.with_dataset(unaugmented.KeepUnaugmented(setting["split"]["line"], setting.get("threads", 0)))
+            return setup.with_dataset(KeepUnaugmented(setting["split"]["line"], setting.get("threads", 0)))
         options = {name: value for name, value in setting.items() if name not in ("form", "where") and value}
         if form == "samples" and "threads" in options:
             threads = (("threads", options.pop("threads")),)
@@ -160,28 +162,21 @@ class PreparedSamples(Strategy):
             code = 'dataset = dataset.with_format("torch")'
             edits: tuple[Edit, ...] = (Edit("dataset", ('{dataset}.with_format("torch")',)),)
         elif form == "unaugmented":
-            where, threads = setting["split"], {"threads": setting["threads"]} if "threads" in setting else {}
-            used = (kept_by_index, read_by_threads) if threads else (kept_by_index,)
-            parts = (f"{unaugmented.__name__}:statements", *(f"{each.__module__}:{each.__name__}" for each in used))
+            threads = {"threads": setting["threads"]} if "threads" in setting else {}
+            named = (kept_by_index, read_by_threads)[: 2 if threads else 1]
             code = "def __getitem__(self, index): return augment(*self.unaugmented(index))  # which keeps by index"
-            variant = {"line": where["line"], **threads}
-            edits = (Edit("function", (where["file"], where["function"]), variant, parts=parts),)
+            edits = edits_of([{**setting["split"], **threads}], statements, *named)
         else:
             code, edits = _CODE[form].format(**{"device": "cpu", **setting}), ()
         return Recipe.noted(code, f"of the dataset, once before training: {code}", edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """What each form finds on real samples, and free space for temporary files."""
-        import shutil
-        import tempfile
-
-        from autoopt_strategies.input import files, probes
-
         dataset, loader = dataset_of(live.workload), live.training.loader
         tries: dict[str, Callable[[], Setting | None]] = {
             "kept": lambda: probes.kept(dataset),
-            "unaugmented": lambda: unaugmented.probe(dataset),
-            "files": lambda: files.probe(dataset),
+            "unaugmented": lambda: probes.unaugmented(dataset),
+            "files": lambda: probes.files(dataset),
             "batches": lambda: probes.batches(dataset, loader.batch_size or probes.SIZE),
             "tensors": lambda: probes.tensors(dataset, loader.loader.collate_fn),
         }
@@ -190,7 +185,7 @@ class PreparedSamples(Strategy):
             try:
                 found[form] = probe()
             except Exception as error:  # a form that fails says nothing of the others
-                found[form] = {"reason": f"{type(error).__name__}: {error}"}
+                found[form] = {"reason": first_line(error)}
         return found
 
 
@@ -280,8 +275,8 @@ def _unaugmented(case: Case) -> Setting | str:
     setting = _with_room(case, found, alone=True)
     if isinstance(setting, str):
         return setting
-    threads = {"threads": setting["threads"]} if "threads" in setting else {}
-    return {"form": "unaugmented", "where": "memory", "split": found["where"], **threads}
+    del setting["workers"]
+    return {"form": "unaugmented", **setting, "split": found["where"]}
 
 
 def _with_room(case: Case, found: Setting, *, alone: bool = False) -> Setting | str:
@@ -394,14 +389,11 @@ def _left(case: Case, setting: Setting) -> dict[str, float] | None:
     if form in KEPT:
         found, speed = _found(case, KEPT[form]), peaks.storage_bytes_per_second
         reading = case.workload.batch_bytes / speed if speed and setting["where"] == "disk" else 0.0
-        left = found.get("hit", max(1.0 - found.get("share", 1.0), LEFT))
-        return {"storage": reading, "preparation": seconds_of(case, "preparation") * left}
+        return {"storage": reading, "preparation": seconds_of(case, "preparation") * found.get("hit", 0.0)}
     if form == "files":
         return {"storage": 0.0}
     if form == "threads":  # waiting is shared out among them; Python holds the GIL and is not
-        ratio = _found(case, "kept").get("threads")  # as it was tried with some
-        if ratio is not None:
-            return {name: seconds_of(case, name) * ratio for name in ("storage", "preparation")}
-        return {"storage": seconds_of(case, "storage") / setting["threads"]}
-    ratio = _found(case, form).get("ratio")
-    return None if ratio is None else {name: seconds_of(case, name) * ratio for name in ("preparation", "collate")}
+        ratio, stages = _found(case, "kept").get("threads"), ("storage", "preparation")
+    else:
+        ratio, stages = _found(case, form).get("ratio"), ("preparation", "collate")
+    return None if ratio is None else {name: seconds_of(case, name) * ratio for name in stages}

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import io
+import os
+import pickle
 import random
-from collections.abc import Callable, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import cycle
 from time import perf_counter
 from typing import Any
 
-from autoopt_strategies.common import Setting, ratio_in_turns
-from autoopt_strategies.input.batches import equal, split, transformed
+from autoopt_strategies.common import Setting, first_line, ratio_in_turns
+from autoopt_strategies.compute.rewriting.source import Refused, function_of, text_of, users_path
+from autoopt_strategies.input.batches import equal, is_subset, split, transformed
+from autoopt_strategies.input.unaugmented import READ_BATCH, halves, reader_of, with_halves
 
 SPREAD, SEEDS = 12, 4
 """Samples from all over a dataset that are read one by one, and how often each is drawn."""
@@ -17,6 +27,9 @@ SIZE = 8
 """Batches that are read by one index, and their size."""
 KINDS = ("tensor", "array", "list")
 NAMES = ("random", "jitter", "augment", "erasing", "noise", "mixup", "cutout", "cutmix", "dropout")
+"""Parts of names of transforms that draw numbers: a rare draw may not show in a few tries."""
+DRAWS = (*NAMES, "rand", "rng", "shuffle", "choice")
+"""The same of names in statements."""
 
 
 def chain_of(dataset: Any) -> list[Any]:
@@ -27,15 +40,8 @@ def chain_of(dataset: Any) -> list[Any]:
     return list(chain) if isinstance(chain, (list, tuple)) else []
 
 
-def is_subset(dataset: Any) -> bool:
-    """Whether a dataset picks samples of another one, as ``random_split`` makes it."""
-    from torch.utils.data import Subset
-
-    return type(dataset) is Subset
-
-
 def kept(dataset: Any) -> Setting:
-    """The part of a dataset that can be kept: ``deterministic``, or ``prefix`` with the ``share`` of its seconds."""
+    """The part of a dataset that can be kept: ``deterministic``, or a ``prefix`` of its transforms, with its costs."""
     try:
         len(dataset)
     except TypeError:
@@ -43,27 +49,19 @@ def kept(dataset: Any) -> Setting:
     indices = spread(dataset)
     if not indices or deterministic(dataset, indices):
         made, seconds = timed(dataset, indices)
-        hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), ())
-        found = {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit}
+        found = {"deterministic": True, "sample_seconds": seconds, "hit": hit_ratio(dataset, indices, made, ())}
         threads = threads_ratio(dataset, indices, made, seconds)
         return {**found, "handing_seconds": handing_seconds(made), "threads": threads}
     chain = chain_of(dataset)
     if not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
-    return _prefix(dataset, chain, indices)
-
-
-def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
     first = next((i for i, transform in enumerate(chain) if looks_random(transform)), len(chain))
     for length in range(first, 0, -1):
         head, rest = split(dataset, length)
         if deterministic(head, indices) and _composes(dataset, head, rest, indices):
             made, seconds = timed(head, indices)
-            _, whole = timed(dataset, indices)
-            size = max(item_bytes(sample) for sample in made)
-            share = min(1.0, seconds / whole) if whole else 1.0
-            hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), rest)
-            found = {"prefix": length, "share": share, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
+            size, hit = max(map(item_bytes, made)), hit_ratio(dataset, indices, made, rest)
+            found = {"prefix": length, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
             return {**found, "handing_seconds": handing_seconds(made)}
     return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
 
@@ -78,7 +76,7 @@ class Indexed:
         return self.sample(index)
 
 
-def timed(dataset: Any, indices: Sequence[int]) -> tuple[list[Any], float]:
+def timed(dataset: Any, indices: list[int]) -> tuple[list[Any], float]:
     """Samples, and the seconds that each of them took."""
     began = perf_counter()
     made = [dataset[index] for index in indices]
@@ -113,15 +111,16 @@ def threads_ratio(dataset: Any, indices: list[int], made: list[Any], seconds: fl
     return ratio if all(equal(one, other) for one, other in zip(made, found, strict=True)) else None
 
 
-def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> float:
+def hit_ratio(dataset: Any, indices: list[int], made: list[Any], tail: tuple[Any, ...]) -> float:
     """Seconds of a sample from the cache over those of one that is prepared.
 
     Args:
-        samples: by index, as they are kept.
+        made: the samples of the indices, as they are kept.
         tail: transforms that a kept sample still goes through.
     """
+    samples = dict(zip(indices, made, strict=True))
     kept = Indexed(lambda index: transformed(samples[index], tail) if tail else samples[index])
-    return min(1.0, seconds_ratio(dataset, kept, list(samples))) if samples else 1.0
+    return min(1.0, seconds_ratio(dataset, kept, indices)) if indices else 1.0
 
 
 def deterministic(dataset: Any, indices: list[int]) -> bool:
@@ -173,6 +172,95 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def unaugmented(dataset: Any) -> Setting:
+    """Where the dataset's ``__getitem__`` can be split, what the first part costs, and what kept parts leave.
+
+    ``{"reason": why not}`` where it cannot be split.
+    """
+    indices = spread(dataset)
+    base, below = dataset, list(indices)
+    while is_subset(base):
+        below, base = [base.indices[index] for index in below], base.dataset
+    try:
+        function = reader_of(base)
+        line, head = _latest_split(base, function, below)
+    except Refused as problem:
+        return {"reason": str(problem)}
+    heads = Indexed(partial(head, base))
+    made, seconds = timed(heads, below)
+    return {
+        "where": {"file": users_path(function.__code__.co_filename), "function": function.__qualname__, "line": line},
+        "sample_seconds": seconds,
+        "sample_bytes": max(map(item_bytes, made)),
+        "hit": min(1.0, seconds_ratio(dataset, with_halves(dataset, line), indices)),
+        "threads": None if hasattr(base, READ_BATCH) else threads_ratio(heads, below, made, seconds),
+    }
+
+
+def _latest_split(base: Any, function: Any, indices: list[int]) -> tuple[int, Any]:
+    """The latest line before which nothing random happens, and the function of the statements above it.
+
+    Raises:
+        Refused: samples cannot be made in two parts.
+    """
+    body = function_of(ast.parse(text_of(function)), function.__qualname__).body
+    first = next((node.lineno for node in body if _may_draw(node)), body[-1].lineno)
+    reason = drawing = "it draws random numbers from its first statement on"
+    for line in (node.lineno for node in reversed(body[1:]) if node.lineno <= first):
+        try:
+            head, _ = halves(function, line)
+        except Refused as problem:
+            reason = str(problem)
+            continue
+        if _draws(base, head, indices):
+            reason = drawing
+        elif _alike(base, head, line, indices):
+            return line, head
+        else:
+            reason = "samples made in two parts are other samples"
+    raise Refused(f"{function.__qualname__}: {reason}")
+
+
+def _may_draw(statement: ast.stmt) -> bool:
+    """Whether a name in a statement says that it draws numbers."""
+    nodes = [node for node in ast.walk(statement) if isinstance(node, (ast.Name, ast.Attribute))]
+    names = [(node.id if isinstance(node, ast.Name) else node.attr).lower() for node in nodes]
+    return any(part in name for name in names for part in DRAWS)
+
+
+def _draws(base: Any, head: Any, indices: list[int]) -> bool:
+    """Whether a first part takes a number from a generator, whatever it makes of it."""
+    import numpy as np
+    import torch
+
+    def numbers() -> Any:
+        return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
+
+    for seed in range(SEEDS):
+        seed_everything(seed)
+        before = numbers()
+        for index in indices:
+            head(base, index)
+        if numbers() != before:
+            return True
+    return False
+
+
+def _alike(base: Any, head: Any, line: int, indices: list[int]) -> bool:
+    """Whether samples in two parts are the same to the bit, and leave what is kept as it was."""
+    if not deterministic(Indexed(partial(head, base)), indices):
+        return False
+    made = with_halves(base, line)
+    for seed in range(SEEDS):
+        for index in indices:
+            seed_everything(seed)
+            whole = base[index]
+            seed_everything(seed)
+            if not equal(whole, made[index]):
+                return False
+    return all(equal(head(base, index), made.unaugmented(index)) for index in indices)
 
 
 def batches(dataset: Any, size: int) -> Setting:
@@ -233,11 +321,102 @@ def tensors(dataset: Any, collate: Any) -> Setting:
     return {"ratio": min(1.0, ratio_in_turns(lambda: made(dataset, groups[0]), lambda: made(other, groups[0])))}
 
 
-def spread(dataset: Any, count: int = SPREAD) -> list[int]:
+def files(dataset: Any, folder: str = "/dev/shm") -> Setting:
+    """``{"root", "bytes", "room": free in memory's file system}``, or ``{"reason": why not}``."""
+    from autoopt_strategies.input.prepared import moved
+
+    indices = spread(dataset)
+    if not indices or not os.path.isdir(folder):
+        return {"reason": "samples cannot be read one by one" if not indices else f"there is no {folder}"}
+    with opened_files() as opened:
+        samples = [sample_of(dataset, index) for index in indices]
+    if not opened:
+        return {"reason": "samples are not read from files, or by a library that opens them without Python"}
+    root = root_of(dataset, opened)
+    if root is None or root in ("/", os.path.expanduser("~")):
+        return {"reason": "the dataset names no folder that holds all of its files"}
+    if root.startswith(folder):
+        return {"reason": "the files are in memory already"}
+    size = bytes_below(root)
+    if size is None:
+        return {"reason": f"{root} holds too many files to be copied"}
+    with tempfile.TemporaryDirectory(dir=folder) as target:
+        for file in set(opened):
+            os.makedirs(os.path.dirname(target + file[len(root) :]), exist_ok=True)
+            shutil.copyfile(file, target + file[len(root) :])
+        other = moved(dataset, root, target)
+        with opened_files() as again:
+            try:
+                same = all(equal(sample_of(other, i), sample) for i, sample in zip(indices, samples, strict=True))
+            except OSError as error:
+                return {"reason": f"samples cannot be read from copies: {first_line(error)}"}
+        if not same or not again or not all(file.startswith(target) for file in again):
+            return {"reason": "with paths that point to copies, samples are others, or not read from these"}
+    return {"root": root, "bytes": size, "room": shutil.disk_usage(folder).free}
+
+
+@contextmanager
+def opened_files() -> Iterator[list[str]]:
+    """Regular files that are opened for reading by Python's ``open`` or ``os.open`` in this process, while it lasts."""
+    from unittest.mock import patch
+
+    found: list[str] = []
+
+    def seen(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def opening(file: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(file, (str, os.PathLike)) and os.path.isfile(file):
+                found.append(os.path.abspath(file))
+            return plain(file, *args, **kwargs)
+
+        return opening
+
+    with patch("builtins.open", seen(open)), patch("io.open", seen(io.open)), patch("os.open", seen(os.open)):
+        yield found
+
+
+def paths_in(value: Any) -> set[str]:
+    """Absolute paths of files and folders among what an object holds: strings with a separator, and paths."""
+    from autoopt_strategies.input.prepared import with_paths
+
+    found: set[str] = set()
+    with_paths(value, found.add)
+    return found
+
+
+def root_of(dataset: Any, opened: list[str]) -> str | None:
+    """The folder that the dataset names and that holds all opened files; the one that all of its paths share, else."""
+
+    def holds(folder: str) -> bool:
+        return all(file == folder or file.startswith(folder.rstrip(os.sep) + os.sep) for file in opened)
+
+    named = paths_in(dataset)
+    folders = [path for path in named if os.path.isdir(path) and holds(path)]
+    if folders:
+        return max(folders, key=len)
+    suffixes = {os.path.splitext(file)[1] for file in opened}
+    listed = [path for path in named if os.path.splitext(path)[1] in suffixes]
+    if not opened or not set(opened) <= set(listed):
+        return None
+    common = os.path.commonpath(listed)
+    return common if os.path.isdir(common) else os.path.dirname(common)
+
+
+def bytes_below(root: str) -> int | None:
+    """Bytes of the files below a folder; None where there are half a million files and more."""
+    count = size = 0
+    for folder, _, names in os.walk(root):
+        count += len(names)
+        if count > 500_000:
+            return None
+        size += sum(os.path.getsize(path) for name in names if os.path.isfile(path := os.path.join(folder, name)))
+    return size
+
+
+def spread(dataset: Any) -> list[int]:
     """Indices of samples from all over a dataset; none where they cannot be read one by one."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
         return []
-    return sorted({i * (len(dataset) - 1) // max(1, count - 1) for i in range(count)})
+    return sorted({i * (len(dataset) - 1) // (SPREAD - 1) for i in range(SPREAD)})
 
 
 def sample_of(dataset: Any, index: int) -> Any:

@@ -132,11 +132,6 @@ class Grouped:
     size: int
     pool: int
 
-    @classmethod
-    def of(cls, sampler: Any, dataset: Any, size: int, pool: int) -> Grouped:
-        """The order of a dataset's samples, each of which is read once, to learn its length."""
-        return cls(sampler, tuple(size_of(dataset[index]) for index in range(len(dataset))), size, pool)
-
     @property
     def generator(self) -> Any:
         return getattr(self.sampler, "generator", None)
@@ -160,10 +155,27 @@ class Grouped:
         return [indices[place] for batch in batches for place in batch]
 
 
+@dataclass(frozen=True)
+class GroupByLength:
+    """``(sampler, dataset, batch_size) -> sampler`` in which samples of about the same length follow each other.
+
+    Each sample is read once, to learn its length.
+
+    Args:
+        pool: batches out of which samples are sorted; the more, the less padding and the less random.
+    """
+
+    pool: int = 50
+
+    def __call__(self, sampler: Any, dataset: Any, batch_size: int) -> Any:
+        lengths = tuple(size_of(dataset[index]) for index in range(len(dataset)))
+        return Grouped(sampler, lengths, batch_size, self.pool)
+
+
 def group_by_length(loader: Any, pool: int = 50) -> None:
-    """Puts samples of about the same length into a batch; each is read once before, to learn its length."""
+    """Puts samples of about the same length into the batches of a loader, as a script's patch does."""
     batches = loader.batch_sampler
-    batches.sampler = Grouped.of(batches.sampler, loader.dataset, batches.batch_size, pool)
+    batches.sampler = GroupByLength(pool)(batches.sampler, loader.dataset, batches.batch_size)
 
 
 def padded(lengths: list[int], size: int) -> int:

@@ -86,31 +86,25 @@ class TrimPadding(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Widths of a few batches, whether the loss is the same without the padding, and how the seconds compare."""
-        found = widths(live)
-        if "widths" not in found or left_of(found) > 1.0 - LEAST_SAVING:
-            return found
-        return {**found, **without_padding(live, left_of(found))}
+        loader, dataset = live.training.loader.loader, dataset_of(live.workload)
+        if not spread(dataset):
+            return {"reason": "samples are not read by their index"}
+        size, pairs = getattr(loader.batch_sampler, "batch_size", None) or 1, []
+        for number in range(min(BATCHES, max(1, len(dataset) // size))):
+            samples = [dataset[(number * size * 7 + i) % len(dataset)] for i in range(size)]
+            seen = needed(loader.collate_fn(samples))
+            if seen is None:
+                return {"reason": "batches hold neither an attention mask nor rows of ids"}
+            pairs.append(seen)
+        found = {"widths": [width for _, width in pairs], "needed": [real for real, _ in pairs]}
+        left = left_of(found)
+        return found if left > 1.0 - LEAST_SAVING else {**found, **without_padding(live, left)}
 
 
 def left_of(found: Setting, multiple: int = 1) -> float:
     """Columns that are left of a few batches, over those that they have."""
     pairs = zip(found["needed"], found["widths"], strict=True)
     return float(sum(min(width, -(-real // multiple) * multiple) for real, width in pairs) / sum(found["widths"]))
-
-
-def widths(live: Any) -> Setting:
-    """``{"widths": columns of a few batches, "needed": of them}``, or ``{"reason": why there are none}``."""
-    loader, dataset = live.training.loader.loader, dataset_of(live.workload)
-    if not spread(dataset):
-        return {"reason": "samples are not read by their index"}
-    size, found = getattr(loader.batch_sampler, "batch_size", None) or 1, []
-    for number in range(min(BATCHES, max(1, len(dataset) // size))):
-        samples = [dataset[(number * size * 7 + i) % len(dataset)] for i in range(size)]
-        seen = needed(loader.collate_fn(samples))
-        if seen is None:
-            return {"reason": "batches hold neither an attention mask nor rows of ids"}
-        found.append(seen)
-    return {"widths": [width for _, width in found], "needed": [real for real, _ in found]}
 
 
 def without_padding(live: Any, left: float) -> Setting:

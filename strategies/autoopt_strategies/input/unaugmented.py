@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import ast
 import copy
-import pickle
-import random
-import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, partialmethod
-from itertools import pairwise
+from functools import partialmethod
 from typing import Any
 
-from autoopt_strategies.common import Setting
 from autoopt_strategies.compute.rewriting.source import (
     Edits,
     Refused,
@@ -26,29 +21,13 @@ from autoopt_strategies.compute.rewriting.source import (
     edited,
     function_of,
     text_of,
-    users_path,
     with_method,
 )
-from autoopt_strategies.input.batches import Wrapper, equal, kept_by_index, read_by_threads
-from autoopt_strategies.input.probes import (
-    NAMES,
-    SEEDS,
-    Indexed,
-    deterministic,
-    is_subset,
-    item_bytes,
-    seconds_ratio,
-    seed_everything,
-    spread,
-    threads_ratio,
-    timed,
-)
+from autoopt_strategies.input.batches import Wrapper, is_subset, kept_by_index, read_by_threads
 
 READ, READ_BATCH, HEAD = "__getitem__", "__getitems__", "unaugmented"
 CHUNK = 64
 """Samples that are read at once where all are, whose other half is thrown away."""
-DRAWS = (*NAMES, "rand", "rng", "shuffle", "choice")
-"""Parts of names that say that a statement may draw numbers: a rare draw may not show in a few tries."""
 
 
 def reader_of(dataset: Any) -> Any:
@@ -202,105 +181,3 @@ def with_halves(dataset: Any, line: int, threads: int = 0) -> Any:
         kind = with_method(kind, READ_BATCH, partialmethod(read_by_threads, threads=threads))
     other.__class__ = kind
     return other
-
-
-def probe(dataset: Any) -> Setting:
-    """Where the dataset's ``__getitem__`` can be split, and what that leaves; or ``{"reason": why not}``."""
-    indices = spread(dataset)
-    base = dataset
-    below = list(indices)
-    while is_subset(base):
-        below, base = [base.indices[index] for index in below], base.dataset
-    try:
-        function = reader_of(base)
-        text = text_of(function)
-        reason = "it draws random numbers from its first statement on"
-        for line in _lines_before_draws(base, function, text, below):
-            try:
-                head, _ = halves(function, line)
-            except Refused as problem:
-                reason = str(problem)
-                continue
-            if _alike(base, head, line, below):
-                return _measured(dataset, base, head, function, line, (indices, below))
-            reason = "samples made in two parts are other samples"
-    except Refused as problem:
-        return {"reason": str(problem)}
-    return {"reason": f"{function.__qualname__}: {reason}"}
-
-
-def _lines_before_draws(base: Any, function: Any, text: str, indices: Sequence[int]) -> Iterator[int]:
-    """Lines of statements that nothing random precedes, the last first."""
-    body = function_of(ast.parse(text), function.__qualname__).body
-    drawn = [node for node in body if any(part in name for name in _names(node) for part in DRAWS)]
-    lines = [node.lineno for node in body]
-    first = drawn[0].lineno if drawn else lines[-1]
-    for seed in range(SEEDS):
-        for index in indices:
-            seed_everything(seed)
-            first = min(first, _first_draw(base, function, index, lines, first))
-    yield from (line for line in reversed(lines[1:]) if line <= first)
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    for each in ast.walk(node):
-        if isinstance(each, (ast.Name, ast.Attribute)):
-            yield (each.id if isinstance(each, ast.Name) else each.attr).lower()
-
-
-def _first_draw(base: Any, function: Any, index: int, lines: Sequence[int], last: int) -> int:
-    """The line of the statement in which a sample draws its first number; ``last`` where none before it does."""
-    import numpy as np
-    import torch
-
-    states: list[tuple[int, Any]] = []
-
-    def traced(frame: types.FrameType, event: str, _: Any) -> Any:
-        if frame.f_code is not function.__code__:
-            return None
-        if event == "return" or (event == "line" and frame.f_lineno in lines):
-            numbers = random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
-            states.append((frame.f_lineno, numbers))
-        return traced
-
-    before = sys.gettrace()
-    sys.settrace(traced)
-    try:
-        base[index]
-    finally:
-        sys.settrace(before)
-    changed = (line for (line, state), (_, after) in pairwise(states) if state != after)
-    return min(changed, default=last)
-
-
-def _alike(base: Any, head: Any, line: int, indices: Sequence[int]) -> bool:
-    """Whether samples in two parts are the same to the bit, and leave what is kept as it was."""
-    if not deterministic(Indexed(partial(head, base)), list(indices)):
-        return False
-    made = with_halves(base, line)
-    for seed in range(SEEDS):
-        for index in indices:
-            seed_everything(seed)
-            whole = base[index]
-            seed_everything(seed)
-            if not equal(whole, made[index]):
-                return False
-    return all(equal(head(base, index), made.unaugmented(index)) for index in indices)
-
-
-def _measured(
-    dataset: Any, base: Any, head: Any, function: Any, line: int, indices: tuple[Sequence[int], Sequence[int]]
-) -> Setting:
-    """The split with seconds and bytes of what is kept, and the share of a sample's seconds that is left."""
-    own, below = indices
-    divided = with_halves(dataset, line)
-    heads = Indexed(partial(head, base))
-    made, seconds = timed(heads, below)
-    batches = hasattr(base, READ_BATCH)
-    return {
-        "where": {"file": users_path(function.__code__.co_filename), "function": function.__qualname__, "line": line},
-        "sample_seconds": seconds,
-        "sample_bytes": max(item_bytes(each) for each in made),
-        "hit": min(1.0, seconds_ratio(dataset, divided, list(own))),
-        "threads": None if batches else threads_ratio(heads, list(below), made, seconds),
-    }

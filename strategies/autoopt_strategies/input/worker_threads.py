@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import SAMPLES, Setting, declared, gain, seconds_of
+from autoopt_strategies.common import Setting, declared, gain, seconds_of
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.probes import spread
 from autoopt_strategies.input.workers import MANY_THREADS
@@ -125,5 +125,5 @@ class WorkerThreads(Strategy):
     def inspect(self, live: Any) -> Setting:
         """How many threads work at a sample."""
         dataset = dataset_of(live.workload)
-        indices = spread(dataset, SAMPLES)
+        indices = spread(dataset)
         return {"parallelism": parallelism(dataset, indices)} if indices else {}

@@ -12,6 +12,7 @@ from autoopt_strategies.common import (
     compute_threads,
     doubling,
     frugal,
+    gain,
     kept,
     seconds_of,
     simulated,
@@ -60,12 +61,9 @@ class Workers(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        if case.pipeline is None:
-            return None
-        threads = _threads_with(case, setting["num_workers"])
-        return case.pipeline.gain(
-            workers=setting["num_workers"], threads=threads, prefetch=setting.get("prefetch_factor")
-        )
+        number = setting["num_workers"]
+        prefetch = setting.get("prefetch_factor")
+        return gain(case, {}, workers=number, threads=_threads_with(case, number), prefetch=prefetch)
 
     def settings(self, case: Case) -> Settings:
         now = case.loader_option("num_workers") or 0
@@ -124,11 +122,6 @@ class Workers(Strategy):
 def so_many(case: Case, number: int) -> Setting:
     """Workers that stay from epoch to epoch, unless they would read what a dataset that changes held at their start."""
     return {"num_workers": number, "prefetch_factor": 2, "persistent_workers": not case.workload.dataset.changes}
-
-
-def without_workers(case: Case) -> list[Change]:
-    """The companion of samples that are prepared already, where there are workers: handing them over is all they do."""
-    return [Change(strategy="workers", setting=dict(NONE))] if case.loader_option("num_workers") else []
 
 
 def most_workers(case: Case, now: int) -> int:

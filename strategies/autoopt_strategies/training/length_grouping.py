@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -18,26 +17,12 @@ from autoopt_strategies.common import (
 )
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.probes import spread
-from autoopt_strategies.input.sequences import Grouped, needed, padded, size_of, tensors
+from autoopt_strategies.input.sequences import GroupByLength, Grouped, needed, padded, size_of, tensors
 
 SAMPLES, SECONDS = 2048, 2.0
 POOLS = (50, 200)
 GROUPING = "autoopt_strategies.input.sequences:group_by_length"
 """What a script's patch puts its loader through."""
-
-
-@dataclass(frozen=True)
-class GroupByLength:
-    """``(sampler, dataset, batch_size) -> sampler`` in which samples of about the same length follow each other.
-
-    Args:
-        pool: batches out of which samples are sorted; the more, the less padding and the less random.
-    """
-
-    pool: int = 50
-
-    def __call__(self, sampler: Any, dataset: Any, batch_size: int) -> Any:
-        return Grouped.of(sampler, dataset, batch_size, self.pool)
 
 
 class LengthGrouping(Strategy):

@@ -11,47 +11,26 @@ from autoopt_strategies.common import Setting, Settings, until_kept
 
 
 @dataclass(frozen=True)
-class Cosine:
+class RisingAndFalling:
     """``scheduler factory -> scheduler factory``; what the user had is replaced.
 
     Args:
+        shape: ``cosine`` by ``LambdaLR``, whose last rate is a hundredth of the peak; ``cycle`` by ``OneCycleLR``,
+            momentum the other way.
         rise: share of the steps in which the rate rises.
-        peak: the highest rate, in multiples of the user's; the last one is a hundredth of it.
+        peak: the highest rate, in multiples of the user's.
     """
 
+    shape: str
     rise: float
     peak: float
 
     def __call__(self, factory: Any) -> Callable[[Any, int], Any]:
+        from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+
         def made(optimizer: Any, total_steps: int) -> Any:
-            from torch.optim.lr_scheduler import LambdaLR
-
-            return LambdaLR(optimizer, lambda step: self.multiple(step, total_steps))
-
-        return made
-
-    def multiple(self, step: int, total_steps: int) -> float:
-        """The learning rate in a step, in multiples of the user's."""
-        from math import cos, pi
-
-        rising = max(1, round(self.rise * total_steps))
-        if step < rising:
-            return self.peak * (step + 1) / (rising + 1)
-        done = min(1.0, (step - rising) / max(1, total_steps - rising))
-        return self.peak * (0.01 + 0.99 * (1 + cos(pi * done)) / 2)
-
-
-@dataclass(frozen=True)
-class Cycle:
-    """The same by ``OneCycleLR``, momentum the other way."""
-
-    rise: float
-    peak: float
-
-    def __call__(self, factory: Any) -> Callable[[Any, int], Any]:
-        def made(optimizer: Any, total_steps: int) -> Any:
-            from torch.optim.lr_scheduler import OneCycleLR
-
+            if self.shape == "cosine":
+                return LambdaLR(optimizer, lambda step: self.multiple(step, total_steps))
             rates = [float(group["lr"]) * self.peak for group in optimizer.param_groups]
             named = "betas" if "betas" in optimizer.defaults else "momentum"  # by which it cycles all groups
             momentum = all(named in group for group in optimizer.param_groups)
@@ -61,6 +40,16 @@ class Cycle:
             )
 
         return made
+
+    def multiple(self, step: int, total_steps: int) -> float:
+        """The rate of ``cosine`` in a step, in multiples of the user's."""
+        from math import cos, pi
+
+        rising = max(1, round(self.rise * total_steps))
+        if step < rising:
+            return self.peak * (step + 1) / (rising + 1)
+        done = min(1.0, (step - rising) / max(1, total_steps - rising))
+        return self.peak * (0.01 + 0.99 * (1 + cos(pi * done)) / 2)
 
 
 class Schedule(Strategy):
@@ -102,8 +91,7 @@ class Schedule(Strategy):
         )
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        made = Cosine if setting["shape"] == "cosine" else Cycle
-        return setup.with_scheduler(made(rise=setting["rise"], peak=setting["peak"]))
+        return setup.with_scheduler(RisingAndFalling(setting["shape"], setting["rise"], setting["peak"]))
 
     def recipe(self, setting: Setting) -> Recipe:
         rise, peak = setting["rise"], setting["peak"]

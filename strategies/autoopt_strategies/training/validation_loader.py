@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -10,7 +18,6 @@ from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strat
 from autoopt_strategies.common import (
     LEAST_SHARE,
     READING,
-    SAMPLES,
     Setting,
     Settings,
     at_most,
@@ -20,18 +27,11 @@ from autoopt_strategies.common import (
     sample_seconds,
     seconds_of,
 )
-from autoopt_strategies.compute.rewriting.source import edits_of
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, edits_of, function_of, module_name, rewritten
 from autoopt_strategies.input.probes import spread, timed
 from autoopt_strategies.input.workers import WORKER_START, most_workers, waits
-from autoopt_strategies.training.evaluation_loop import (
-    BATCHES,
-    EvaluationLoop,
-    Loop,
-    loop_around,
-    loop_without_gradients,
-    statements,
-)
 
+Loop = dict[str, Any]
 LARGE_BATCH = 256
 """Samples that nearly fill what a step of evaluation costs once; four training batches where that is more."""
 UNRECORDED = 0.8
@@ -65,15 +65,15 @@ class ValidationLoader(Strategy):
     )
 
     def applies(self, case: Case) -> Applies:
-        loader, loop, gradients = _loader(self, case), _loop(case), _gradients(case)
-        if isinstance(loader, str) and loop is None and gradients is None:
+        loader, edited = _loader(case), _loop(case) or _gradients(case)
+        if isinstance(loader, str) and edited is None:
             return Applies.no(loader)
         if case.pipeline is not None and case.pipeline.step_seconds:
-            seconds = seconds_of(case, "evaluate") if loop or gradients else _own_seconds(case)
+            seconds = _own_seconds(case) if edited is None else seconds_of(case, "evaluate")
             share = seconds / case.pipeline.step_seconds
             if share < LEAST_SHARE:
                 return Applies.no(f"evaluation takes {share:.1%} of the time")
-        if loop is not None or gradients is not None or isinstance(loader, str) or _options(case, loader):
+        if edited is not None or isinstance(loader, str) or _options(case, loader):
             return Applies.yes()
         return Applies.no("its loader is set as it should be")
 
@@ -81,22 +81,22 @@ class ValidationLoader(Strategy):
         """Larger batches share out what each costs once; workers share out the reading; others may save it all."""
         if "loop" in setting:
             return _loop_gain(case, setting)
-        loader, evaluating, all_of_it = _loader(self, case), _own_seconds(case), seconds_of(case, "evaluate")
+        loader, evaluating, all_of_it = _loader(case), _own_seconds(case), seconds_of(case, "evaluate")
         if setting.keys() == {"no_grad"}:
             left = evaluating = all_of_it
         elif isinstance(loader, str) or not evaluating:
             return None
         else:
-            left = _left(case, loader, setting, evaluating)
+            left = _left(case, loader, setting)
         if "no_grad" in setting:
             samples = None if isinstance(loader, str) else loader["samples"]
-            left -= (1.0 - UNRECORDED) * min(_computing(case, samples, _every(case)) or left, left)
+            left -= (1.0 - UNRECORDED) * min(_computing(case, samples) or left, left)
         if left < evaluating:
             return declared(gain(case, {"evaluate": max(left, 0.0) + all_of_it - evaluating}))
         return at_most(gain(case, {"evaluate": all_of_it - evaluating}))
 
     def settings(self, case: Case) -> Settings:
-        loader, loop, gradients = _loader(self, case), _loop(case), _gradients(case)
+        loader, loop, gradients = _loader(case), _loop(case), _gradients(case)
         best: Setting = dict(case.plan.setting(self.name) or {})  # what was kept before stays
         if loop is not None and kept((yield {"batch_size": _large(case), "loop": loop})):
             return  # every loader that the loop goes over has them
@@ -107,13 +107,13 @@ class ValidationLoader(Strategy):
             if unrecorded:
                 yield best | unrecorded
             return
-        evaluating, now = _own_seconds(case), best
+        now = best
         for option in _options(case, loader):
             more = {**now, **option}
             if option.get("num_workers") == 0:  # torch refuses to keep workers that there are not
                 more.pop("persistent_workers", None)
-            slower = _left(case, loader, more, evaluating) >= _left(case, loader, best, evaluating)
-            if not slower and kept((yield more | unrecorded)):
+            quicker = _left(case, loader, more) < _left(case, loader, best)
+            if quicker and kept((yield more | unrecorded)):
                 best = more | unrecorded
         if unrecorded and "no_grad" not in best and kept((yield best | unrecorded)):
             best = best | unrecorded
@@ -122,29 +122,27 @@ class ValidationLoader(Strategy):
             yield {**best, "pin_memory": pinned}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        edit = _edit(setting)
-        if edit is not None:
-            setup = setup.with_model(EvaluationLoop(**edit))
-        return setup.with_evaluation(**_of_loader(setting))
+        edit, options = _divided(setting)
+        return (setup.with_model(EvaluationLoop(**edit)) if edit else setup).with_evaluation(**options)
 
     def recipe(self, setting: Setting) -> Recipe:
-        edit, options = _edit(setting), _of_loader(setting)
+        edit, options = _divided(setting)
         lines = []
         if options:
             written = ", ".join(f"{name}={value!r}" for name, value in options.items())
             lines.append(f"valid_loader = DataLoader(valid_data, ..., {written})")
-        if edit is not None and edit.get("no_grad"):
+        if edit.get("no_grad"):
             lines.append(f"with torch.no_grad():  # around the loop in {edit['function']}")
-        if edit is not None and "size" in edit:
+        if "size" in edit:
             lines.append(f"for batch in in_batches_of(loader, {edit['size']}):  # in {edit['function']}")
-        names = (BATCHES,) if edit is not None and "size" in edit else ()
-        return Recipe.noted("\n".join(lines), edits=edits_of([edit], statements, *names) if edit is not None else ())
+        named = (in_batches_of,) if "size" in edit else ()
+        return Recipe.noted("\n".join(lines), edits=edits_of([edit], statements, *named) if edit else ())
 
     def inspect(self, live: Any) -> Setting:
         """Options of the validation's loader, and the seconds that one of its samples takes."""
         data = live.workload.valid_data
         dataset = getattr(data, "dataset", data)
-        indices = spread(dataset, SAMPLES)
+        indices = spread(dataset)
         if not indices:
             return {"reason": "validation samples are not read by their index"}
         _, seconds = timed(dataset, indices)
@@ -153,19 +151,18 @@ class ValidationLoader(Strategy):
         return {"batch_size": size, **options, "sample_seconds": seconds}
 
 
-def _edit(setting: Setting) -> Setting | None:
-    """The edit of the evaluation's loop, as :func:`statements` takes it; None where there is none."""
+def _divided(setting: Setting) -> tuple[Setting, Setting]:
+    """The edit of the evaluation's loop, as :func:`statements` takes it, and arguments of the validation's loader.
+
+    Either may be empty: a loop that is edited reads larger batches from every loader.
+    """
     if "loop" in setting:
-        return {**setting["loop"], "size": setting["batch_size"]}
-    return {**setting["no_grad"], "no_grad": True} if "no_grad" in setting else None
+        return {**setting["loop"], "size": setting["batch_size"]}, {}
+    edit = {**setting["no_grad"], "no_grad": True} if "no_grad" in setting else {}
+    return edit, {name: value for name, value in setting.items() if name != "no_grad"}
 
 
-def _of_loader(setting: Setting) -> Setting:
-    """Arguments of the validation's loader; none where its loop is edited to read larger batches."""
-    return {} if "loop" in setting else {name: value for name, value in setting.items() if name != "no_grad"}
-
-
-def _loader(strategy: ValidationLoader, case: Case) -> Setting | str:
+def _loader(case: Case) -> Setting | str:
     """The options of the loader under the incumbent; the reason where there is none to be changed.
 
     ``samples``: that an evaluation reads. ``sample_seconds``: of preparing one in one process; of a script, as the
@@ -182,7 +179,7 @@ def _loader(strategy: ValidationLoader, case: Case) -> Setting | str:
         samples, options = int(run.samples_per_evaluation) or None, dict(seen[0].options)
         options["sample_seconds"] = sample_seconds(case)
     else:
-        options = dict(case.inspected(strategy.name))
+        options = dict(case.inspected(ValidationLoader.name))
         if not facts.has_evaluate or not samples:
             return "there is no evaluation of a known length"
         if options.get("sample_seconds") is None:
@@ -198,6 +195,16 @@ def _evaluations(case: Case) -> tuple[Any, ...]:
     return case.workload.run.evaluations if case.workload.run is not None else ()
 
 
+def _around(case: Case, seen: Sequence[Any], find: Callable[[Path, int], Loop | None]) -> Loop | None:
+    """The loop around the line where evaluations call the model; None where several lines do, or none."""
+    places = {(each.file, each.line) for each in seen}
+    if case.sites is None or len(places) != 1:
+        return None
+    ((file, line),) = places
+    found = find(Path(case.sites.cwd, file or ""), line or 0)
+    return None if found is None else {"file": file, **found}
+
+
 def _loop(case: Case) -> Loop | None:
     """The loop of a script's evaluations, where it goes over more than one loader that only evaluates.
 
@@ -205,27 +212,20 @@ def _loop(case: Case) -> Loop | None:
     calls itself in a loop, too), or where the batches are large already.
     """
     seen = _evaluations(case)
-    if case.sites is None or not seen or any(each.training_mode or each.file is None for each in seen):
+    if case.sites is None or any(each.training_mode or each.file is None for each in seen):
         return None
     several = len(case.sites.of("loader_validation")) > 1 or any(each.training_data for each in seen)
-    places = {(each.file, each.line) for each in seen}
-    if not several or len(places) != 1 or 2 * _usual_size(case) > _large(case):
+    if not several or 2 * _usual_size(case) > _large(case):
         return None
-    ((file, line),) = places
-    found = loop_around(Path(case.sites.cwd, file or ""), line or 0)
-    if found is None:
-        return None
-    return {"file": file, **found} | ({"no_grad": True} if _gradients(case) else {})
+    found = _around(case, seen, loop_around)
+    return found and found | ({"no_grad": True} if _gradients(case) else {})
 
 
 def _gradients(case: Case) -> Loop | None:
     """The loop of a script's evaluations that keeps what gradients would need; None where there is none to edit."""
-    places = {(each.file, each.line) for each in _evaluations(case) if each.gradients}
-    if case.sites is None or len(places) != 1 or "no_grad" in (case.plan.setting("validation_loader") or {}):
+    if "no_grad" in (case.plan.setting("validation_loader") or {}):
         return None
-    ((file, line),) = places
-    found = loop_without_gradients(Path(case.sites.cwd, file or ""), line or 0)
-    return None if found is None else {"file": file, **found}
+    return _around(case, [each for each in _evaluations(case) if each.gradients], loop_without_gradients)
 
 
 def _usual_size(case: Case) -> float:
@@ -242,11 +242,11 @@ def _large(case: Case) -> int:
 def _loop_gain(case: Case, setting: Setting) -> Estimate | None:
     """Larger batches share out what each costs once; what reading a sample takes stays."""
     seen = _evaluations(case)
-    samples, every = sum(each.samples or 0 for each in seen) // max(len(seen), 1), _every(case)
+    samples = sum(each.samples or 0 for each in seen) // max(len(seen), 1)
     now = seconds_of(case, "evaluate")
     reading = sum(seconds_of(case, name) for name in READING)
-    reading *= samples / max(case.workload.batch_size or 1, 1) / every
-    least = min(_computing(case, samples, every) + reading, now)
+    reading *= samples / (case.workload.batch_size or 1) / _every(case)
+    least = min(_computing(case, samples) + reading, now)
     return declared(gain(case, {"evaluate": least + (now - least) * _usual_size(case) / setting["batch_size"]}))
 
 
@@ -266,21 +266,19 @@ def _options(case: Case, loader: Setting) -> list[Setting]:
         numbers = {most, max(most // 2, 1), loader["num_workers"]} - {0}
         kept_now = loader["num_workers"] if loader["persistent_workers"] else 0
         workers += [{"num_workers": n, "persistent_workers": True} for n in sorted(numbers - {kept_now})]
-    evaluating = _own_seconds(case)
     found = [{**batch, **number} for batch in batches for number in workers if batch or number]
-    left = [(_left(case, loader, option, evaluating), len(option)) for option in found]
-    return [option for _, option in sorted(zip(left, found, strict=True), key=lambda each: each[0])]
+    return sorted(found, key=lambda option: (_left(case, loader, option), len(option)))
 
 
-def _left(case: Case, loader: Setting, setting: Setting, evaluating: float) -> float:
-    """Seconds of evaluations for each step under a setting, where they take ``evaluating`` as they are.
+def _left(case: Case, loader: Setting, setting: Setting) -> float:
+    """Seconds of evaluations for each step under a setting.
 
     Workers share out the reading, and take their start; what else a batch costs once is shared between its samples.
     """
-    every = _every(case)
+    every, evaluating = _every(case), _own_seconds(case)
     now = {name: loader[name] for name in ("batch_size", "num_workers", "persistent_workers")}
     then = now | ({"persistent_workers": False} if "num_workers" in setting else {}) | setting
-    computing = min(_computing(case, loader["samples"], every), evaluating)
+    computing = min(_computing(case, loader["samples"]), evaluating)
     alone = (loader["sample_seconds"] or 0.0) * (loader["samples"] or 0) / every
     reading = min(alone * _share(case, loader, now), evaluating - computing)
     starting = min(_starting(case, now), evaluating - computing - reading)
@@ -325,7 +323,197 @@ def _own_seconds(case: Case) -> float:
     return seconds_of(case, "evaluate") * (1.0 - min(on_training / whole, 1.0) if whole else 1.0)
 
 
-def _computing(case: Case, samples: int | None, every: float) -> float:
+def _computing(case: Case, samples: int | None) -> float:
     """Seconds of an evaluation's forward passes at the rate of the training's, for each step of the training."""
     batch = (case.workload.batch_size or 1) * max(case.workload.accumulation, 1)
-    return seconds_of(case, "forward") / batch * (samples or 0) / every
+    return seconds_of(case, "forward") / batch * (samples or 0) / _every(case)
+
+
+# The loop of an evaluation in a script's source: larger batches, no gradients; in trials, and in a patch.
+
+
+def loop_around(path: Path, line: int) -> Loop | None:
+    """The innermost loop over a loader around a line: its function's qualified name, and its own line.
+
+    Args:
+        path: of the file.
+        line: where the model is called.
+
+    Returns:
+        None where no function, or no loop over a name, stands there.
+    """
+    loops = [(name, loop) for name, loop in _loops(_text_of(path), line) if _loader_of(loop) is not None]
+    return {"function": loops[-1][0], "line": loops[-1][1].lineno} if loops else None
+
+
+def loop_without_gradients(path: Path, line: int) -> Loop | None:
+    """The outermost loop around a line that needs no gradients: its function's qualified name, and its own line.
+
+    Args:
+        path: of the file.
+        line: where the model is called with gradients on.
+
+    Returns:
+        None where each loop there trains as well, or cannot be edited.
+    """
+    text = _text_of(path)
+    for name, loop in _loops(text, line):
+        called = {getattr(node.func, "attr", None) for node in ast.walk(loop) if isinstance(node, ast.Call)}
+        yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(loop))
+        if yields or called & {"backward", "grad", "step"}:  # whoever is given a value would get no gradients, too
+            continue
+        try:
+            statements(text, name, loop.lineno, no_grad=True)
+        except Refused:
+            continue
+        return {"function": name, "line": loop.lineno}
+    return None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _loops(text: str, line: int) -> list[tuple[str, ast.For]]:
+    """The loops of functions around a line, the outermost first; none in a text that is no Python."""
+    try:
+        body = _parsed(text).body
+    except SyntaxError:
+        return []
+    found = (
+        (name, node)
+        for name, function in _functions(body)
+        for node in ast.walk(function)
+        if isinstance(node, ast.For) and node.lineno < line <= (node.end_lineno or 0)
+    )
+    return sorted(found, key=lambda each: each[1].lineno)
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> ast.Module:
+    """A file's tree, which is asked for at each step of planning."""
+    return ast.parse(text)
+
+
+def _functions(body: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef):
+            yield above + node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node.body, f"{above}{node.name}.")
+
+
+def _loader_of(loop: ast.For) -> ast.expr | None:
+    """What a loop goes over, also within ``enumerate(...)`` or a progress bar; None where that is no name."""
+    given = loop.iter
+    if isinstance(given, ast.Call) and given.args:
+        given = given.args[0]
+    return given if isinstance(given, (ast.Name, ast.Attribute)) else None
+
+
+def statements(text: str, name: str, line: int, size: int | None = None, no_grad: bool = False) -> Edits:
+    """The loop over ``in_batches_of(loader, size)``, within ``torch.no_grad()``, or both.
+
+    Args:
+        text: of the file.
+        name: of the function, qualified.
+        line: of the loop.
+
+    Raises:
+        Refused: the file is another one than that which was read before, or it cannot be edited so.
+    """
+    tree = _parsed(text)
+    loops = [each for each in ast.walk(function_of(tree, name)) if isinstance(each, ast.For) and each.lineno == line]
+    loader = _loader_of(loops[0]) if loops else None
+    if not loops or (size and loader is None):
+        raise Refused(f"no loop over a loader stands on line {line}")
+    (loop,) = loops
+    lines, last = text.splitlines(), loop.end_lineno or line
+    if size and loader is not None:
+        row, begin, end = loader.lineno - 1, loader.col_offset, loader.end_col_offset
+        known = lines[row].encode()
+        given = known[begin:end].decode()
+        lines[row] = f"{known[:begin].decode()}in_batches_of({given}, {size}){known[end or begin :].decode()}"
+    body = lines[line - 1 : last]
+    if no_grad:
+        if any(
+            isinstance(node, ast.JoinedStr | ast.Constant) and node.end_lineno != node.lineno for node in ast.walk(loop)
+        ):
+            raise Refused("a text over several lines stands in the loop")
+        outer, inner = (
+            lines[row][: len(lines[row]) - len(lines[row].lstrip())] for row in (line - 1, loop.body[0].lineno - 1)
+        )
+        body = [
+            f"with {module_name(tree, 'torch')}.no_grad():",
+            *(f"{inner[len(outer) :]}{each}" if each else "" for each in body),
+        ]
+    return [(line, last, "\n".join(body).lstrip())]
+
+
+@dataclass(frozen=True)
+class EvaluationLoop:
+    """``model -> model``, which stays as it is: the loop of the script's evaluation is edited.
+
+    Args:
+        file, function, line: of the loop.
+        size: samples of a batch; as they are where None.
+        no_grad: whether it keeps no gradients.
+    """
+
+    file: str
+    function: str
+    line: int
+    size: int | None = None
+    no_grad: bool = False
+
+    def __call__(self, model: Any) -> Any:
+        found = self._function()
+        if found not in _edited:
+            found.__globals__["in_batches_of"] = in_batches_of
+            wanted = {"line": self.line, "size": self.size, "no_grad": self.no_grad}
+            found.__code__ = rewritten(found, wanted, statements).__code__
+            _edited.add(found)  # a model that is wrapped is found again
+        return model
+
+    def _function(self) -> Any:
+        for module in list(sys.modules.values()):
+            if str(getattr(module, "__file__", None) or "").endswith(self.file):
+                try:
+                    found = inspect.unwrap(reduce(getattr, self.function.split("."), module))  # type: ignore[arg-type]
+                except AttributeError:
+                    continue
+                if isinstance(found, types.FunctionType):
+                    return found
+        raise Refused(f"no module has {self.function} of {self.file}")
+
+
+_edited: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+
+
+def in_batches_of(loader: Any, size: int) -> Any:
+    """The samples of a loader in the same order and with the same draws, so many a batch: nothing learns from them.
+
+    A loader that makes its batches in its own way, or drops samples, stays as it is.
+    """
+    from torch.utils.data import DataLoader, IterableDataset
+
+    own = "__iter__" in {name for kind in type(loader).__mro__ for name in vars(kind) if kind not in DataLoader.__mro__}
+    if not isinstance(loader, DataLoader) or own or isinstance(loader.dataset, IterableDataset):
+        return loader
+    if loader.batch_size is None or loader.batch_size >= size:
+        return loader
+    if loader.drop_last and len(loader) * loader.batch_size < len(loader.sampler):  # type: ignore[arg-type]
+        return loader
+    return DataLoader(
+        loader.dataset,
+        batch_size=size,
+        sampler=loader.sampler,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+        generator=loader.generator,
+    )

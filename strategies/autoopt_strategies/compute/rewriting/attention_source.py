@@ -17,6 +17,8 @@ from autoopt_strategies.compute.rewriting.source import Refused, function_of, mo
 
 CASTS = ("float", "to", "type_as", "half", "type", "double", "contiguous", "bfloat16")
 MODULES = ("torch", "F", "nn.functional", "torch.nn.functional", "functional")
+OPERATORS: dict[type, str] = {ast.Mult: "mul", ast.Div: "div", ast.Add: "add", ast.Sub: "sub"}
+"""Operators by the names of their functions."""
 _CALL = "__attention__"
 """Stands for the call in its statement."""
 
@@ -123,35 +125,30 @@ def find(function: ast.FunctionDef) -> Found:
         Refused: there is none that is understood.
     """
     reasons: list[Refused] = []
-    for block in _blocks(function.body):
-        for statement in block:
-            for node in _own(statement):
-                if isinstance(node, ast.Call) and _called(node)[0] == "softmax":
-                    found, place = Found(function, block), block.index(statement)
-                    _, arguments, keywords = _called(node)
-                    over = _number(keywords.get("dim", (arguments[1:] or [ast.Constant(-1)])[0]))
-                    try:
-                        if isinstance(over, int) and over not in (-1, 2, 3):
-                            raise Refused(f"the softmax runs over dimension {over}, not over the keys at the end")
-                        _back(found, arguments[0], place)
-                        _on(found, node, place)
-                        return found
-                    except Refused as reason:
-                        reasons.append(reason)
+    for block, place, node in _softmaxes(function.body):
+        found, (_, arguments, keywords) = Found(function, block), _called(node)
+        over = _number(keywords.get("dim", (arguments[1:] or [ast.Constant(-1)])[0]))
+        try:
+            if isinstance(over, int) and over not in (-1, 2, 3):
+                raise Refused(f"the softmax runs over dimension {over}, not over the keys at the end")
+            _back(found, arguments[0], place)
+            _on(found, node, place)
+            return found
+        except Refused as reason:
+            reasons.append(reason)
     raise reasons[0] if reasons else Refused("there is no softmax in its source")
 
 
-def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
-    yield body
-    for node in body:
-        for inner in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            if inner and not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                yield from _blocks(inner)
-
-
-def _own(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement; of one with a block of its own none, since that is examined itself."""
-    return iter(()) if hasattr(statement, "body") else ast.walk(statement)
+def _softmaxes(block: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int, ast.Call]]:
+    """Calls of a softmax with their block of statements and their place in it; those of blocks within come after."""
+    for place, statement in enumerate(block):
+        nodes = [] if hasattr(statement, "body") else list(ast.walk(statement))
+        softmaxes = (node for node in nodes if isinstance(node, ast.Call) and _called(node)[0] == "softmax")
+        yield from ((block, place, node) for node in softmaxes)
+    for statement in block:
+        if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            for part in ("body", "orelse"):
+                yield from _softmaxes(getattr(statement, part, []))
 
 
 # from the softmax back to the product
@@ -166,28 +163,24 @@ def _back(found: Found, node: ast.expr, place: int) -> None:
     if (operands := _operands(node)) is not None:
         found.product, found.queries = node, operands[0]
         while isinstance(found.queries, ast.BinOp) and isinstance(found.queries.op, (ast.Mult, ast.Div)):
-            found.scales.append((type(found.queries.op).__name__, found.queries.right))
+            found.scales.append((OPERATORS[type(found.queries.op)], found.queries.right))
             found.queries = found.queries.left
         return
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div, ast.Add, ast.Sub)):
-        turned = [(node.left, node.right)]
-        if isinstance(node.op, (ast.Mult, ast.Add)):
-            turned.append((node.right, node.left))
-        _first_of(found, place, type(node.op).__name__, turned)
-        return
-    if not isinstance(node, ast.Call):
-        raise Refused(f"between the product and the softmax stands {ast.unparse(node)}, which is not understood")
-    name, arguments, _ = _called(node)
-    if name == "masked_fill" and len(arguments) == 3:
+    name, arguments = "", list[ast.expr]()
+    if isinstance(node, ast.BinOp):
+        name, arguments = OPERATORS.get(type(node.op), ""), [node.left, node.right]
+    elif isinstance(node, ast.Call):
+        name, arguments, _ = _called(node)
+    if name in OPERATORS.values() and len(arguments) == 2:
+        left, right = arguments
+        _first_of(found, place, name, [(left, right), *([(right, left)] if name in ("mul", "add") else [])])
+    elif name == "masked_fill" and len(arguments) == 3:
         found.kept.append((False, arguments[1], arguments[2]))
         _back(found, arguments[0], place)
-    elif name == "where" and len(arguments) == 3:
+    elif isinstance(node, ast.Call) and name == "where" and len(arguments) == 3:
         _where(found, node, arguments, place)
     elif name in CASTS:
         _back(found, arguments[0], place)
-    elif name in ("mul", "div", "add", "sub") and len(arguments) == 2:
-        kind = {"mul": "Mult", "div": "Div", "add": "Add", "sub": "Sub"}[name]
-        _first_of(found, place, kind, [(arguments[0], arguments[1])])
     else:
         what = name or ast.unparse(node)
         raise Refused(f"between the product and the softmax stands {what}, which is not understood")
@@ -198,7 +191,7 @@ def _first_of(found: Found, place: int, kind: str, sides: list[tuple[ast.expr, a
     reasons = []
     for scores, other in (side for side in sides if not isinstance(side[0], ast.Constant)):
         before = set(found.used), len(found.scales), len(found.added), len(found.kept)
-        (found.scales if kind in ("Mult", "Div") else found.added).append((kind, other))
+        (found.scales if kind in ("mul", "div") else found.added).append((kind, other))
         try:
             _back(found, scores, place)
             return
@@ -420,7 +413,7 @@ def _wrapped(node: ast.expr) -> str:
 def _call(found: Found, scale: str, mask: str, tree: ast.Module) -> tuple[str, list[str]]:
     """The operator's name in a file, and its arguments."""
     q, k = _queries_and_keys(found)
-    times = "".join(f" {'*' if kind == 'Mult' else '/'} {_wrapped(each)}" for kind, each in reversed(found.scales))
+    times = "".join(f" {'*' if kind == 'mul' else '/'} {_wrapped(each)}" for kind, each in reversed(found.scales))
     arguments = [_wrapped(q) + times if scale == "queries" else ast.unparse(q), k, _values(found)]
     if mask in ("bool", "added"):
         parts = [_wrapped(each) if stays else _negated(each) for stays, each, _ in found.kept]
@@ -487,7 +480,7 @@ def _values(found: Found) -> str:
 
 def _added(found: Found) -> str:
     """A mask of numbers that are added to the scores."""
-    added = " ".join(f"{'-' if kind == 'Sub' else '+'} {_wrapped(each)}" for kind, each in reversed(found.added))
+    added = " ".join(f"{'-' if kind == 'sub' else '+'} {_wrapped(each)}" for kind, each in reversed(found.added))
     text = added.removeprefix("+ ")
     for stays, mask, fill in reversed(found.kept):
         fill_text = ast.unparse(fill)

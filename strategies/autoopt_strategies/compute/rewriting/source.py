@@ -125,13 +125,15 @@ def variant_of(function: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in function.items() if name not in WHERE}
 
 
-def edits_of(functions: Iterable[Mapping[str, Any]], statements: Callable[..., Edits], *named: str) -> tuple[Edit, ...]:
+def edits_of(
+    functions: Iterable[Mapping[str, Any]], statements: Callable[..., Edits], *named: Callable[..., Any]
+) -> tuple[Edit, ...]:
     """The same edits in a patch.
 
     Args:
-        named: ``module:name`` of what the edited statements name.
+        named: functions that the edited statements name.
     """
-    parts = (f"{statements.__module__}:{statements.__qualname__}", *named)
+    parts = tuple(f"{each.__module__}:{each.__qualname__}" for each in (statements, *named))
     return tuple(
         Edit("function", (each["file"], each["function"]), variant_of(each), parts=parts) for each in functions
     )

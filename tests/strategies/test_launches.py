@@ -1,11 +1,14 @@
-"""Launches: recorded steps are replayed as they were, and what launches less is predicted to pay."""
+"""Launches: steps recorded and replayed, models compiled, and what launches less is predicted to pay."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,23 +17,24 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from autoopt.benchmark.compiling import compilations, is_torchs
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import run_block
-from autoopt.records import Operator, Peaks, Plan, Resource, Round, Simulation, Stage
-from autoopt.registry import load_strategies
+from autoopt.records import Change, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
 from autoopt.search.planner import Choice, build_queue
 from autoopt.setup import Setup
 from autoopt.simplify.batches import restored
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case, Strategy
-from autoopt.testing.strategies import sample_case
+from autoopt.testing.strategies import sample_case, tiny_workload, train_few_steps
 from autoopt.workload import Workload
 from autoopt_strategies.compute import whole_step
+from scripted import PLAIN, REGISTRY, changed_lines, patched, sites_in
 from tests.strategies.stand_ins import promised, with_stages
 
-STRATEGY = load_strategies()["cuda_graphs"]
-WHOLE = STRATEGY.apply(Setup(), {"whole": True})
+COMPILE = REGISTRY["compile"]
+WHOLE = REGISTRY["cuda_graphs"].apply(Setup(), {"whole": True})
 
 
 class Again:
@@ -102,7 +106,7 @@ def falling(optimizer: Any, steps: int) -> Any:
 def test_a_recorded_step_trains_as_the_plain_one(changed: dict[str, Any], recorder: type[Again]) -> None:
     setup = WHOLE
     if "optimizer" in changed:  # keeping its count on the device is for devices
-        setup = dataclasses.replace(WHOLE, optimizer=())
+        setup = replace(WHOLE, optimizer=())
     expected = losses(training(Setup(), **changed))
     assert losses(training(setup, **changed)) == pytest.approx(expected, rel=1e-5)
     assert recorder.recorded == 1
@@ -199,7 +203,6 @@ def test_the_time_of_a_wrapped_step_counts_once(recorder: type[Again]) -> None:
 
 # A device that waits for launches: what launches less is predicted to pay, what computes faster is not.
 
-REGISTRY = load_strategies()
 DEVICE = Resource.DEVICE
 
 
@@ -229,7 +232,7 @@ def case_of(kernels: tuple[Operator, ...], issue: float, device: str = "cuda:0",
                    operators=kernels, simulation_error=0.0)  # fmt: skip
     case = sample_case(device, inspected=inspected)
     environment = case.environment.model_copy(update={"peaks": Peaks(launch_seconds=5e-6)})
-    return dataclasses.replace(
+    return replace(
         case, pipeline=Pipeline(round_), environment=environment, planned_steps=None, trials=(), seconds_left=600.0
     )
 
@@ -306,6 +309,101 @@ def test_operators_of_one_micro_batch_are_held_to_all_of_the_steps() -> None:
     case = case_of(LONG, 0.001, "cpu")
     four: Any = with_stages(case, **{name: 4 * case.pipeline.stage(name).seconds for name in ("forward", "backward")})
     more = four.pipeline.round.simulation.model_copy(update={"accumulation": 4})
-    four = dataclasses.replace(four, pipeline=Pipeline(four.pipeline.round.model_copy(update={"simulation": more})))
+    four = replace(four, pipeline=Pipeline(four.pipeline.round.model_copy(update={"simulation": more})))
     one, many = (promised(REGISTRY["compile"], each, {"mode": "default"}) for each in (case, four))
     assert many.value == pytest.approx(one.value, rel=0.03)
+
+
+# Compiled models: the loss with the model as one graph, blocks that repeat, and what is offered when.
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are traced and run as they are: no kernels are made, which takes long."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_model_and_loss_are_one_graph_with_the_same_losses() -> None:
+    usual = train_few_steps(tiny_workload(), Setup())
+    before = compilations()
+    found = train_few_steps(tiny_workload(), COMPILE.apply(Setup(), {"mode": "default", "loss": True}))
+    assert compilations() == before + 1, "the model is a part of the loss's graph, not a graph of its own"
+    assert found == pytest.approx(usual, rel=1e-5)
+
+
+def test_the_loss_is_compiled_once_the_model_has_paid() -> None:
+    trial: Any = SimpleNamespace(verdict="kept", reason="")
+    case = sample_case()
+    settings: Any = COMPILE.settings(case)
+    first = next(settings)
+    found = [settings.send(trial)]
+    while "loss" not in found[-1]:
+        found.append(settings.send(trial))
+    assert first.get("regional"), "blocks that repeat come first, and leave the loss as it is"
+    assert found[-1] == {"mode": "default", "loss": True}
+
+
+def test_one_mode_that_lacks_its_tools_speaks_for_all() -> None:
+    """Each further mode took a start of the workload to fail in the same way."""
+    settings: Any = COMPILE.settings(sample_case("cuda:0"))
+    next(settings)
+    failed: Any = SimpleNamespace(
+        verdict="failed", reason="error: InductorError: RuntimeError: Failed to find C compiler. Please specify via CC"
+    )
+    with pytest.raises(StopIteration):
+        settings.send(failed)
+
+
+def test_blocks_that_repeat_are_compiled_in_lines_of_the_script(tmp_path: Path) -> None:
+    (setting,) = itertools.islice(COMPILE.settings(sample_case()), 1)
+    assert setting["blocks"] == ["blocks"]
+    _, patch = patched(tmp_path, PLAIN, Change(strategy="compile", setting=setting))
+    assert [change.how for change in patch.changes] == ["patched"]
+    assert changed_lines(patch.diff) == ["+    for block in model.blocks:", "+        block.compile()"]
+    nested = {**setting, "mode": "max-autotune", "blocks": ["encoder.0.layers", ""]}
+    _, patch = patched(tmp_path, PLAIN, Change(strategy="compile", setting=nested))
+    assert "+    for block in model.encoder[0].layers:" in changed_lines(patch.diff)
+    assert "+    for block in model:" in changed_lines(patch.diff)
+    assert '+        block.compile(mode="max-autotune")' in changed_lines(patch.diff)
+
+
+@pytest.mark.parametrize(
+    ("regional", "line"),
+    [(True, "+        compile_in_place(block)"), (False, "+    compile_in_place(model)")],
+)
+def test_a_class_of_torch_s_own_is_compiled_by_lines_that_compile_it(regional: bool, line: str, tmp_path: Path) -> None:
+    """``nn.Sequential().compile()`` compiles nothing."""
+    sites = sites_in(tmp_path, PLAIN)
+    seen = tuple(
+        site.model_copy(update={"options": {"torchs": True, "torchs_blocks": True}}) if site.kind == "model" else site
+        for site in sites.sites
+    )
+    sites = sites.model_copy(update={"sites": seen})
+    case = replace(sample_case(), sites=sites)
+    setting = next(each for each in COMPILE.settings(case) if bool(each.get("regional")) is regional)
+    _, patch = patched(tmp_path, PLAIN, Change(strategy="compile", setting=setting), sites=sites)
+    lines = changed_lines(patch.diff)
+    assert line in lines
+    assert "+def compile_in_place(module, **options):" in lines
+
+
+def test_only_torch_s_own_classes_need_that() -> None:
+    class Own(torch.nn.Sequential):
+        pass
+
+    assert is_torchs(torch.nn.Sequential())
+    assert not is_torchs(Own())
+
+
+@pytest.mark.parametrize(
+    ("steps", "left", "offered"), [(1_000_000, 7200.0, True), (1000, 7200.0, False), (1_000_000, 60.0, False)]
+)
+def test_kernels_are_tried_out_where_the_planned_run_pays_for_it(steps: int, left: float, offered: bool) -> None:
+    case = replace(sample_case(), planned_steps=steps, seconds_left=left)
+    modes = [setting["mode"] for setting in COMPILE.settings(case)]
+    assert ("max-autotune" in modes) is offered
+    once = COMPILE.once_seconds
+    assert once(case, {"mode": "max-autotune"}) == 4 * once(case, {"mode": "default"})

@@ -1,4 +1,4 @@
-"""The collector, the allocator and the threads of workers."""
+"""What a process keeps: the collector, freed memory, activations that are computed again, and threads of workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from autoopt.benchmark.loader import training_loader, validation_loader
 from autoopt.errors import WorkloadError
@@ -24,6 +27,8 @@ from autoopt.testing.strategies import sample_case, tiny_workload
 from autoopt.workload import Workload
 from autoopt_strategies.compute.garbage_collection import CollectRarely, collected_share
 from autoopt_strategies.input.worker_threads import parallelism
+from autoopt_strategies.memory.allocator import Allocator
+from autoopt_strategies.memory.checkpointing import checkpoint_blocks
 from tests.strategies.stand_ins import in_trial
 
 REGISTRY = load_strategies()
@@ -70,10 +75,10 @@ def test_what_collate_collects_by_force_is_seen() -> None:
         gc.collect()
         return torch.utils.data.default_collate(rows)
 
-    data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.zeros(64).long())
+    data = TensorDataset(torch.randn(64, 4), torch.zeros(64).long())
     given = Workload(
         model=torch.nn.Linear(4, 2),
-        train_data=torch.utils.data.DataLoader(data, batch_size=8, collate_fn=collating),
+        train_data=DataLoader(data, batch_size=8, collate_fn=collating),
         loss=torch.nn.functional.cross_entropy,
         optimizer=partial(torch.optim.SGD, lr=0.1),
         max_steps=8,
@@ -151,3 +156,63 @@ def test_validation_has_a_loader_of_its_own() -> None:
     assert (made.loader.num_workers, training_loader(workload, setup, 0).loader.num_workers) == (1, 0)
     with pytest.raises(WorkloadError, match="'shuffle' of the validation loader"):
         validation_loader(workload, Setup().with_evaluation(shuffle=True), 0)
+
+
+# Memory: what is computed again, and what the allocator is asked for.
+
+
+class Attending(nn.Module):
+    """Attention written out: its scores are a product of batches of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.project(x).chunk(3, -1)
+        return x + self.out(torch.bmm(torch.bmm(q, k.mT).softmax(-1), v))
+
+
+class Counting(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_selective_checkpointing_keeps_products_with_weights_and_computes_scores_again() -> None:
+    def calls(selective: bool) -> Counter[str]:
+        model = nn.Sequential(Attending(), Attending())
+        with Counting() as counting:
+            (checkpoint_blocks(model, selective=True) if selective else model)(torch.randn(2, 5, 8)).sum().backward()
+        return counting.calls
+
+    plain, selective = calls(False), calls(True)
+    assert selective["addmm"] == plain["addmm"]
+    assert selective["bmm"] >= plain["bmm"] + 2, "the scores of each block are computed again"
+
+
+THRESHOLD, SPLIT = "garbage_collection_threshold:0.8", "max_split_size_mb:128"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wanted"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "", "expandable_segments:True"),
+        ("PYTORCH_CUDA_ALLOC_CONF", f"{SPLIT},expandable_segments:False", f"{SPLIT},expandable_segments:True"),
+        ("PYTORCH_ALLOC_CONF", THRESHOLD, f"{THRESHOLD},expandable_segments:True"),
+    ],
+)
+def test_the_users_own_settings_stay(monkeypatch: pytest.MonkeyPatch, name: str, given: str, wanted: str) -> None:
+    for each in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(each, raising=False)
+    if given:
+        monkeypatch.setenv(name, given)
+    strategy, setting = Allocator(), {"expandable_segments": True}
+    assert strategy.apply(Setup(), setting).flags["env"] == {name: wanted}
+    assert f'os.environ["{name}"] = "{wanted}"' in strategy.recipe(setting).pytorch
+    monkeypatch.setenv(name, wanted)  # as in the trial's own process, where it is applied once more
+    assert strategy.apply(Setup(), setting).flags["env"] == {name: wanted}

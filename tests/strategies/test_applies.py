@@ -1,10 +1,10 @@
-"""Strategies on batches of any kind: each says clearly whether it applies, and what applies does not crash a trial."""
+"""Where strategies apply: each says why it does not, and what applies to a batch of any kind does not crash a trial."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +18,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.records import Sites
+from autoopt.records import Change, Plan, Sites
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
-from autoopt.testing.strategies import sample_case
+from autoopt.setup import Setup
+from autoopt.strategy import Case
+from autoopt.testing.strategies import example_case, sample_case
 from autoopt.workload import Workload
 from tests.strategies.stand_ins import promised
 
@@ -85,7 +87,7 @@ def test_no_strategy_crashes_on_a_batch_that_it_does_not_know(make: Callable[[],
     facts = live.facts.model_copy(update={"inspected": found})
     live.close()
     for device in ("cpu", "cuda:0"):
-        case = dataclasses.replace(sample_case(device), workload=facts)
+        case = replace(sample_case(device), workload=facts)
         for name in REGISTRY:
             strategy = REGISTRY[name]
             applies = strategy.applies(case)
@@ -106,14 +108,14 @@ def test_no_strategy_crashes_on_a_batch_that_it_does_not_know(make: Callable[[],
 
 def test_what_cannot_be_put_on_a_device_is_said_with_its_type() -> None:
     facts = context(of_graphs).facts
-    case = dataclasses.replace(sample_case("cuda:0"), workload=facts)
+    case = replace(sample_case("cuda:0"), workload=facts)
     settings = REGISTRY["pin_memory"].settings(case)
     assert list(settings) == [{"non_blocking": True, "prefetch": 1}], "what a Batch holds is not pinned"
-    lost = dataclasses.replace(case, workload=facts.model_copy(update={"unmoved": "Molecule"}))
+    lost = replace(case, workload=facts.model_copy(update={"unmoved": "Molecule"}))
     reason = REGISTRY["pin_memory"].applies(lost).reason
     assert "what a Batch holds" in reason
     assert "a Molecule of the batch" in reason
-    script = dataclasses.replace(case, sites=Sites(command=("train.py",), cwd="/"))
+    script = replace(case, sites=Sites(command=("train.py",), cwd="/"))
     assert "script's own lines" in REGISTRY["pin_memory"].applies(script).reason
 
 
@@ -122,3 +124,80 @@ def test_what_pinning_alone_saves_does_not_hide_what_copying_ahead_may() -> None
     pinned, ahead = REGISTRY["pin_memory"].settings(case)
     first, second = (promised(REGISTRY["pin_memory"], case, setting) for setting in (pinned, ahead))
     assert first.high == second.high
+
+
+# What strategies say where they do not apply.
+
+
+def told(name: str, reason: str, case: Case | None = None, device: str = "cpu", found: Any = None, **facts: Any) -> Any:
+    """A row: the strategy, a case, in which its inspection has ``found`` this, and words of its reason."""
+    case = case or sample_case(device, inspected={name: found or {}}, **facts)
+    return pytest.param(name, case, reason, id=f"{name}: {reason}")
+
+
+def on(device: str = "cpu", **environment: Any) -> Case:
+    case = sample_case(device)
+    return replace(case, environment=case.environment.model_copy(update=environment))
+
+
+def set_up(setup: Setup, device: str = "cpu", **inspected: Any) -> Case:
+    return replace(sample_case(device, inspected=inspected), setup=setup)
+
+
+def planned(name: str, other: str) -> Case:
+    return replace(example_case(REGISTRY[name]), plan=Plan(changes=(Change(strategy=other, setting={}),)))
+
+
+def script(name: str) -> Case:
+    return replace(example_case(REGISTRY[name]), sites=Sites(command=("train.py",), cwd="."))
+
+
+SLOW = sample_case().environment.peaks.model_copy(update={"matmul_bf16_flops_per_second": 4e13})
+REFUSED = [
+    told("amp", "no faster", on(peaks=SLOW)),
+    told("batched_transforms", "0.99", found={"prefix": 0, "operations": [{"op": "scale"}], "ratio": 0.99}),
+    told("checkpoints", "how often"),
+    told("compile", "compiler", on(compiler=None)),
+    told("compile", "needs triton", on("cuda:0", packages={"numpy": "3.5.0"})),
+    told("cuda_graphs", "the update of Adagrad cannot be recorded", device="cuda:0", optimizer={"type": "Adagrad"}),
+    told("cuda_graphs", "shapes change", device="cuda:0", static_shapes=False),
+    told("cuda_graphs", "scaler", set_up(Setup().with_precision(dtype="float16", loss_scaling=True), "cuda:0")),
+    told("cuda_graphs", "compiled", set_up(Setup().with_compile(), "cuda:0")),
+    told("flash_attention", "fastest back end already", device="cuda:0", found={"backends": {"cudnn": 0.99}}),
+    told("fp8", "need an NVIDIA device"),
+    told("fp8", "no fp8", device="cuda:0", found={"reason": "this device multiplies no fp8"}),
+    told("freezing", "three layers", found={"layers": [["0.", 5], ["1.", 5]]}),
+    told("garbage_collection", "0.0% of the time", found={"preparing": 1e-4, "computing": 0.0}),
+    told("garbage_collection", "not known"),
+    told("model_size", "a script as it is", script("model_size")),
+    told("model_size", "pruning", planned("model_size", "pruning")),
+    told("muon", "10% of the parameters", found={"matrices": [2], "share": 0.1}),
+    told("muon", "Adam family", optimizer={"type": "SGD"}),
+    told("muon", "needs build()", script("muon")),
+    told("quantization_aware", "autoopt latency --checkpoint"),
+    told("rates_by_layer", "4 times as large", train_samples=64 * 16),
+    told("rates_by_layer", "neither SGD", optimizer={"type": "Adagrad"}),
+    told(
+        "worker_threads", "one already", set_up(Setup().with_loader(num_workers=4), worker_threads={"parallelism": 1.0})
+    ),
+    told("worker_threads", "no loader workers", found={"parallelism": 4.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "case", "reason"), REFUSED)
+def test_a_strategy_says_why_it_does_not_apply(name: str, case: Case, reason: str) -> None:
+    answer = REGISTRY[name].applies(case)
+    assert not answer
+    assert reason in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("compile", on("cuda:0", packages={"numpy": "3.5.0", "triton": "3.5.0"})),
+        ("compile", sample_case("cuda:0")),  # nothing is known of its packages
+        ("cuda_graphs", set_up(Setup().with_precision(dtype="bfloat16"), "cuda:0")),
+    ],
+)
+def test_what_is_no_reason_against_it_leaves_it_applicable(name: str, case: Case) -> None:
+    assert REGISTRY[name].applies(case)
