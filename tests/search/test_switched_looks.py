@@ -96,3 +96,11 @@ def test_a_strategy_that_claims_what_no_process_can_do_has_looks_of_its_own() ->
 
     registry = Registry([Source(Claims(), "test")])
     assert not switchable(registry, Plan(), Plan.model_validate({"changes": [{"strategy": "claims"}]}))
+
+
+def test_no_change_is_credited_with_the_start_of_a_process_that_it_did_not_have(tmp_path: Path) -> None:
+    """A start of 9 s was taken as saved by all that was put on in one process: what brings nothing was a clear gain."""
+    run = world(tmp_path, True, reach=lambda plan: 600)
+    outcome = run.go()
+    believed = {name: outcome.state.beliefs.of([(name, None)])[0] for name in ("b", "e")}
+    assert all(abs(gain) < 0.05 for gain in believed.values()), believed

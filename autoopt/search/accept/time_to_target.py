@@ -160,14 +160,16 @@ def same_steps(
     else:
         return None
     one = _between(one, evidence, comparison.incumbent)
-    extra = _fixed(comparison.candidate) - _fixed(comparison.incumbent)
+    # a process that switches between plans shows the start of one of them alone
+    started = comparison.incumbent.fixed_seconds and comparison.candidate.fixed_seconds
+    extra = _fixed(comparison.candidate) - _fixed(comparison.incumbent) if started else 0.0
     other = replace(
         one,
         fixed_seconds=max(one.fixed_seconds + extra, 0.0),
         step_seconds=times[1],
         evaluation_seconds=one.evaluation_seconds * _evaluating(evidence),
         checkpoint_seconds=one.checkpoint_seconds * (evidence.checkpoint_ratio or 1.0),
-        epoch_seconds=_epoch(comparison.candidate, one.steps_per_epoch),
+        epoch_seconds=_epoch(comparison.candidate, one.steps_per_epoch) if started else one.epoch_seconds,
     )
     return SameSteps(one, other, time_ratio(one, other, comparison.estimate), over)
 
