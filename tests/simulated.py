@@ -173,9 +173,9 @@ class FakeRunner:
         self.start = machine.start
         self.memory = MemoryLedger()
 
-    def not_in_lines(self, change: Change) -> bool:
+    def not_in_lines(self, change: Change) -> str:
         """No script: nothing is said by its lines."""
-        return False
+        return ""
 
     def watched(self) -> None:
         """There is no script here."""

@@ -276,6 +276,7 @@ def _loader_facts(workload: Workload) -> LoaderFacts:
         custom_sampler=not iterable and type(sampler) not in (RandomSampler, SequentialSampler),
         custom_batch_sampler=custom_batches,
         custom_collate=data._auto_collation and data.collate_fn is not default_collate,
+        samples=None if iterable else length_of(sampler),
         own_loader=True,
         own_class="" if type(data) is DataLoader else type(data).__name__,
     )

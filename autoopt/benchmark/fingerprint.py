@@ -64,10 +64,11 @@ class SampleDigest:
 
     Args:
         most: samples that are held.
+        width: ids of a row of whole numbers that are held, padding or not; all of them but for padding where None.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, width: int | None = None) -> None:
+        self._most, self._width = most, width
         self._held: dict[str, tuple[Any, int]] = {}
         self._once = set[str]()
 
@@ -79,7 +80,7 @@ class SampleDigest:
             hashed, held = self._held.get(place) or (hashlib.blake2b(digest_size=8), 0)
             if held >= self._most:
                 continue
-            rows = _rows_of(leaf, count, self._most - held)
+            rows = _rows_of(leaf, count, self._most - held, self._width)
             if rows is None:
                 content = _bytes_of(leaf) or b""
                 self._once.add(hashlib.blake2b(place.encode() + content, digest_size=8).hexdigest())
@@ -88,6 +89,9 @@ class SampleDigest:
             self._held[place] = hashed, held + len(rows)
 
     def hexdigest(self) -> str:
+        """Empty where nothing was held."""
+        if not self._held and not self._once:
+            return ""
         whole = hashlib.blake2b(digest_size=8)
         for place, (hashed, _) in sorted(self._held.items()):
             whole.update(place.encode() + hashed.digest())
@@ -95,7 +99,7 @@ class SampleDigest:
         return whole.hexdigest()
 
 
-def _rows_of(leaf: Any, count: int | None, most: int) -> list[bytes] | None:
+def _rows_of(leaf: Any, count: int | None, most: int, width: int | None = None) -> list[bytes] | None:
     """What is hashed of each of the first samples' rows in a leaf; None where it has no row for each."""
     if isinstance(leaf, str):
         return [leaf.encode(errors="surrogatepass")]
@@ -109,6 +113,8 @@ def _rows_of(leaf: Any, count: int | None, most: int) -> list[bytes] | None:
     rows = leaf[:most].detach().resolve_conj().resolve_neg().reshape(min(count, most), -1)
     rows = rows[:, :: max(rows.shape[1] // _LONGEST_ROW, 1)].contiguous().cpu()
     ended = leaf.dim() == 2 and not leaf.is_floating_point() and not leaf.is_complex() and leaf.shape[1] > 1
+    if ended and width is not None:
+        rows, ended = rows[:, :width].contiguous(), False
     # a longest row that was cut to its length has no padding, which the others say what it is
     ends: torch.Tensor | None = None
     if ended:

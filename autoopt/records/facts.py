@@ -39,7 +39,10 @@ class DatasetFacts(Record):
 
 
 class LoaderFacts(Record):
-    """The user's own loader options, and what it was made of. ``own_class``: its name where it is none of torch's."""
+    """The user's own loader options, and what it was made of. ``own_class``: its name where it is none of torch's.
+
+    ``samples``: of an epoch, by its sampler; None where it has none, or where that does not tell.
+    """
 
     num_workers: int = 0
     pin_memory: bool = False
@@ -51,6 +54,7 @@ class LoaderFacts(Record):
     custom_sampler: bool = False
     custom_batch_sampler: bool = False
     custom_collate: bool = False
+    samples: int | None = None
     own_loader: bool = False
     own_class: str = ""
 

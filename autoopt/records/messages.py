@@ -170,10 +170,10 @@ class Probe(Record):
     ``rolled``: one digest of all batches so far, after each sixteen steps that were trained or only read.
     ``skipped_by_scaler``: steps that a gradient scaler left out. ``points``: sets of weights at which gradients
     and ``metrics`` were taken. ``gradient_digests``: of the batches of the gradients, where each process reads its
-    own (a script); ``evaluation_digest``: the same of what such an evaluation reads: metrics of other data are not
-    compared. ``unseen``: the part of the batches that no digest could be taken of; empty: none. ``kept``: files of the
-    weights that gradients were taken at, where they are those of this very probe's ``own_steps`` first steps, or a
-    script's present ones.
+    own (a script); ``gradient_samples``: of what models are called with, in however many calls of a step.
+    ``evaluation_digest``: of what such an evaluation reads: metrics of other data are not compared. ``unseen``: the
+    part of the batches that no digest could be taken of; empty: none. ``kept``: files of the weights that gradients
+    were taken at, where they are those of this very probe's ``own_steps`` first steps, or a script's present ones.
     ``trained``: steps that were trained in a row, the recorded ones and those after them; ``until``: those it should
     have been. ``crossed``: the step at which a script's window across the end of an epoch begins. ``own_metric``: of
     the recorded steps' own weights. ``rates_ahead``: learning rates to the planned end, by step (by the epoch's
@@ -198,6 +198,7 @@ class Probe(Record):
     evaluated_samples: int | None = None
     evaluation_digest: str = ""
     gradient_digests: tuple[str, ...] = ()
+    gradient_samples: tuple[str, ...] = ()
     unseen: str = ""
     trained: int = 0
     until: int = 0

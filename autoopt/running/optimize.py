@@ -151,7 +151,7 @@ def _context(
     if base.script is not None:
         sources: dict[str, Source] = {}
         runner.patched_files = lambda plan: _patched(runner, plan, sources)[0]
-        runner.in_source = lambda plan: _patched(runner, plan, sources)[1]
+        runner.unsaid = lambda plan: _patched(runner, plan, sources)[1]
     trainings = Trainings(runner, run)
     return RunContext(
         runner=runner,
@@ -173,13 +173,14 @@ def _context(
     )
 
 
-def _patched(runner: TrialRunner, plan: Plan, sources: dict[str, Source]) -> tuple[dict[str, str], bool]:
-    """The files that a plan's patch changes or adds, by path; and whether all of the plan is in them."""
+def _patched(runner: TrialRunner, plan: Plan, sources: dict[str, Source]) -> tuple[dict[str, str], str]:
+    """The files that a plan's patch changes or adds, by path; and why they lack a part of the plan, else empty."""
     sites = runner.watched()
     assert sites is not None, "only a script is patched"
     device = next((str(site.options.get("device", "cpu")) for site in sites.of("model")), "cpu")
     found = placed(sites, plan, runner.registry, device, sources)
-    return {os.path.join(sites.cwd, name): text for name, text in found.texts.items()}, found.whole
+    unsaid = "; ".join(change.reason for change in found.changes if change.how != "patched")
+    return {os.path.join(sites.cwd, name): text for name, text in found.texts.items()}, unsaid
 
 
 def _write(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from sys import maxsize
 from time import perf_counter
 from typing import Any
 
@@ -17,9 +18,9 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from autoopt.benchmark.contents import PLAIN, leaves
+from autoopt.benchmark.contents import LEAST_WIDTH, PLAIN, leaves
 from autoopt.benchmark.distributed.group import mean_losses
-from autoopt.benchmark.fingerprint import Array, digests, has_fractions, without_draws
+from autoopt.benchmark.fingerprint import Array, SampleDigest, digests, has_fractions, without_draws
 from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.probe import (
     BEFORE_END,
@@ -66,6 +67,8 @@ class ScriptRecorder(Recorder, Watcher):
         self._digested: list[tuple[str, str]] = []
         if training.script.recording.host_digests is not None:
             self._hold(*training.script.recording.host_digests)
+        self._plain: contextlib.ExitStack | None = None
+        self._samples, self._sampled = SampleDigest(maxsize, LEAST_WIDTH), list[str]()
         self._called: set[int] = set()
         self._outputs: list[torch.Tensor] = []
         self._outputs_before: list[torch.Tensor] = []
@@ -78,7 +81,6 @@ class ScriptRecorder(Recorder, Watcher):
         self._evaluation = ""
         self._middle: Any = None
         self._gradient: Array | None = None
-        self._plain: contextlib.ExitStack | None = None
         self.hooks.watchers.append(self)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
@@ -100,6 +102,7 @@ class ScriptRecorder(Recorder, Watcher):
         return {
             **super().found(),
             "gradient_digests": tuple(self.digests[: self._taken]),
+            "gradient_samples": tuple(self._sampled),
             "evaluation_digest": self._evaluation,
             "unseen": self.unhashed or ("" if self._labels and all(self.digests) else "labels"),
             "trained": self.until if "end" in self.windows else 0,
@@ -159,6 +162,8 @@ class ScriptRecorder(Recorder, Watcher):
         shown = not self.digests and (self._given or any(isinstance(leaf, torch.Tensor) for _, leaf in whole))
         computed = shown or unseen or len(self._called) > 1
         self._hold(*digests(dict(whole if computed else given)))
+        if self._plain is not None:
+            self._samples.update(dict(given))
 
     def _hold(self, whole: str, order: str, unhashed: str) -> None:
         self._digested.append((whole, order))
@@ -286,6 +291,9 @@ class ScriptRecorder(Recorder, Watcher):
         self.orders.append("".join(order for _, order in self._digested))
         self._labels = self._labels and (self._given or self._own_loss)
         self._digested.clear()
+        if self._plain is not None:
+            self._sampled.append(self._samples.hexdigest())
+            self._samples = SampleDigest(maxsize, LEAST_WIDTH)
         self._called.clear()
         self._outputs_before, self._outputs = self._outputs, []
         self._own_loss = False
@@ -331,9 +339,12 @@ class ScriptRecorder(Recorder, Watcher):
         """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
         if group.size == 1:
             return
-        own = (self.digests, self.orders, self.keys, self._labels, [epoch.samples for epoch in self.epochs])
-        digests, orders, keys, labels, samples = zip(*group.gather(own), strict=True)
-        self.digests, self.orders = (["".join(step) for step in zip(*each, strict=False)] for each in (digests, orders))
+        read = (self.keys, self._labels, [epoch.samples for epoch in self.epochs])
+        gathered = zip(*group.gather((self.digests, self.orders, self._sampled, *read)), strict=True)
+        *of_steps, keys, labels, samples = gathered
+        self.digests, self.orders, self._sampled = (
+            ["".join(step) for step in zip(*each, strict=False)] for each in of_steps
+        )
         self._labels = all(labels)
         epochs = [set().union(*each) for each in zip(*keys, strict=False)]
         self.epochs = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -48,6 +48,15 @@ class ModelCall:
     @property
     def samples(self) -> int:
         return samples_of((self.args, self.kwargs)) or 0
+
+    def twice(self) -> ModelCall:
+        """The call with each of its samples twice."""
+
+        def doubled(leaf: Any) -> Any:
+            rows = isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) == self.samples
+            return torch.cat([leaf, leaf]) if rows else leaf
+
+        return replace(self, args=tree_map(doubled, self.args), kwargs=tree_map(doubled, self.kwargs))
 
 
 class Recording(Watcher):

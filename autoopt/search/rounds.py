@@ -158,8 +158,9 @@ class Rounds:
         plan = build_queue(registry, case, context.choice, threshold, state.untrainable)
         in_source, beyond = list[Proposal](), list[Proposal]()
         for each in plan.proposals:
-            if context.runner.not_in_lines(each.change):
-                state.skip(each.strategy, Verdict.NOT_APPLICABLE, NOT_IN_LINES, setting=each.setting)
+            if unsaid := context.runner.not_in_lines(each.change):
+                reason = f"{NOT_IN_LINES}: {unsaid}"
+                state.skip(each.strategy, Verdict.NOT_APPLICABLE, reason, setting=each.setting)
             else:  # what no line of a script's patch could say goes last of what promises as much
                 (in_source if context.runner.in_source(Plan(changes=(each.change,))) else beyond).append(each)
         plan = replace(plan, proposals=(*in_source, *beyond))

@@ -199,7 +199,7 @@ class TrialRunner:
         self._number = itertools.count(1 + sum(1 for _ in logs.glob("*.log")) if logs.exists() else 1)
         self.latest_log: str | None = None
         self.patched_files: Callable[[Plan], dict[str, str]] | None = None
-        self.in_source: Callable[[Plan], bool] = lambda plan: True
+        self.unsaid: Callable[[Plan], str] = lambda plan: ""
         self.limits = TimeLimits()
         self.memory = MemoryLedger()
         self.once: dict[str, float] = {}
@@ -230,10 +230,14 @@ class TrialRunner:
     def _in_lines_alone(self, change: Change) -> bool:
         return in_lines(self.registry.fold(Plan(changes=(change,))))
 
-    def not_in_lines(self, change: Change) -> bool:
-        """Whether a change needs lines of the script, and its patch has none for it."""
+    def in_source(self, plan: Plan) -> bool:
+        """Whether all of a plan is in the patch of a script; so is what needs none."""
+        return not self.unsaid(plan)
+
+    def not_in_lines(self, change: Change) -> str:
+        """Why the patch of a script has no lines for a change that needs some; empty where it has, or needs none."""
         script = self.base.script is not None and self._in_lines_alone(change)
-        return script and not self.in_source(Plan(changes=(change,)))
+        return self.unsaid(Plan(changes=(change,))) if script else ""
 
     def watched(self, then: Callable[[AnyTrial, Sites], None] | None = None) -> Sites | None:
         """The sites of a script, seen in a first run of it; None where the workload is not a script.

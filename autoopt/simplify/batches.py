@@ -195,18 +195,21 @@ def _read(training: LiveTraining) -> list[Any]:
 def doubled_batch(training: LiveTraining) -> Any | None:
     """A micro-batch of twice the samples, on the device.
 
-    None where the dataset cannot be asked for any samples, or the device may have no room.
+    None where the dataset cannot be asked for any samples, a script's calls cannot be made with more of theirs, or the
+    device may have no room.
     """
-    if not training.takes_batches:
-        return None  # what a script makes of a batch is its own
-    loader = training.loader.loader
-    fetch = Fetch(loader)
-    if fetch.iterable or loader.batch_sampler is None:
-        return None
     if training.device.kind == "cuda":
         total = torch.cuda.get_device_properties(training.device.torch).total_memory
         if torch.cuda.max_memory_reserved(training.device.torch) > _HALF * total:
             return None
+    if not training.takes_batches:
+        calls = training.next()[0]
+        twice = [call.twice() for call in calls]
+        return twice if all(two.samples == 2 * one.samples > 0 for one, two in zip(calls, twice, strict=True)) else None
+    loader = training.loader.loader
+    fetch = Fetch(loader)
+    if fetch.iterable or loader.batch_sampler is None:
+        return None
 
     def read() -> JsonDict:
         indices = fetch.indices() + fetch.indices()

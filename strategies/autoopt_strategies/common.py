@@ -197,7 +197,8 @@ def per_sample(case: Case, times: float) -> float | None:
         return None
     if not both:
         return 1.0
-    return float(1 - min(0.95, simulation.launches * cost / both) * (1 - 1 / times))
+    launched = simulation.launches * getattr(simulation, "accumulation", 1) * cost
+    return float(1 - min(0.95, launched / both) * (1 - 1 / times))
 
 
 def peak_ratio(case: Case, kind: str) -> float | None:

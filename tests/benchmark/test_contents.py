@@ -236,3 +236,18 @@ def test_a_digest_of_samples_is_the_same_in_batches_of_any_size(size: int, chang
         return digest.hexdigest()
 
     assert (of(size) == of(3, change)) is (change == "none")
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_the_first_ids_of_rows_are_the_same_in_batches_of_any_size(size: int) -> None:
+    """The last id of a row passes for padding in a batch of its own."""
+    ids, found = torch.randint(50, (8, 12), generator=torch.Generator().manual_seed(0)), SampleDigest(8, 8)
+    for first in range(0, 8, size):
+        found.update(ids[first : first + size])
+    whole = SampleDigest(8, 8)
+    whole.update(nn.functional.pad(ids, (0, 3)))
+    assert found.hexdigest() == whole.hexdigest()
+    ids[5, 0] += 1
+    other = SampleDigest(8, 8)
+    other.update(ids)
+    assert found.hexdigest() != other.hexdigest()

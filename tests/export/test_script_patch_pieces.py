@@ -20,9 +20,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """
 
 
-def sites_in(folder: Path, body: str, accumulation: float = 1) -> Sites:
+def sites_in(folder: Path, body: str, accumulation: float = 1, head: str = HEAD) -> Sites:
     """The script's file, and its sites by what stands on its lines."""
-    text = HEAD + body
+    text = head + body
     line = next(n for n, words in enumerate(text.splitlines(), 1) if "loader:" in words or "(loader)" in words)
     loop = Place(file="train.py", line=line, end_line=line)
     found = seen(
@@ -162,10 +162,91 @@ def test_a_count_with_a_name_is_changed_where_it_is_made(tmp_path: Path) -> None
     assert "batch_size=64" in patch.diff
 
 
-def test_a_loss_that_is_not_divided_is_left_alone(tmp_path: Path) -> None:
-    (change,) = patch_of(sites_in(tmp_path, ADDED_UP.replace(" / 4", ""), 4), 64, 1).changes
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (" / 4", "", "not seen to be divided"),
+        ("(i + 1) % 4 == 0", "i % 4 == 3", "not seen to be divided"),
+        ("model(x), y)", "model(x), y, reduction='sum')", "is a sum"),
+        ("for i", 'criterion = torch.nn.MSELoss(reduction="sum")\nfor i', "is a sum"),
+        ("4 == 0", "count() == 0", "not seen to be divided"),
+    ],
+)
+def test_what_larger_batches_would_change_is_refused(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    (change,) = patch_of(sites_in(tmp_path, ADDED_UP.replace(old, new), 4), 64, 1).changes
     assert change.how == "plan only"
-    assert "not seen to be divided" in change.reason
+    assert reason in change.reason
+
+
+BY_BATCH = "BATCH = 16\ncount = 64 // BATCH\nloader = DataLoader(data, batch_size=BATCH)"
+
+
+def test_a_count_that_is_computed_from_the_batch_follows_it(tmp_path: Path) -> None:
+    head = HEAD.replace("loader = DataLoader(data, batch_size=16)", BY_BATCH)
+    body = ADDED_UP.replace("/ 4", "/ count").replace("% 4", "% count")
+    patch = patch_of(sites_in(tmp_path, body, 4, head), 64, 1)
+    assert [change.how for change in patch.changes] == ["patched"], patch.changes
+    assert [line for line in patch.diff.splitlines() if line[:2] in ("+B", "+c", "+l")] == ["+BATCH = 64"]
+
+
+def test_a_condition_may_leave_out_the_step(tmp_path: Path) -> None:
+    inside, left_out = (
+        "== 0:\n        optimizer.step()\n        o",
+        "!= 0:\n        continue\n    optimizer.step()\n    o",
+    )
+    body = ADDED_UP.replace(inside, left_out)
+    patch = patch_of(sites_in(tmp_path, body, 4), 64, 1)
+    assert body_of(tmp_path, patch) == body.replace("% 4", "% 1").replace("/ 4", "/ 1")
+
+
+PARSED = """\
+import argparse
+from torch.utils.data import DataLoader
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=16)
+parser.add_argument("--accumulation-steps", type=int, default=4)
+args = parser.parse_args()
+loader = DataLoader(data, batch_size=args.batch_size)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+steps = len(data) // args.accumulation_steps
+"""
+BY_OPTIONS = """\
+for i, (x, y) in enumerate(loader):
+    loss = criterion(model(x), y)
+    loss = loss / args.accumulation_steps
+    loss.backward()
+    if (i + 1) % args.accumulation_steps == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+        print(loss.item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "added", "reason"),
+    [
+        ((), ('"--batch-size", type=int, default=64)', '"--accumulation-steps", type=int, default=1)'), ""),
+        (
+            ("--batch-size", "16", "--accumulation-steps=4"),
+            ("batch_size=64)", "steps = len(data) // 1", "loss = loss / 1", "if (i + 1) % 1 == 0:"),
+            "the command gives --accumulation-steps; 1 stands in its place",
+        ),
+    ],
+)
+def test_options_are_changed_where_they_decide(
+    tmp_path: Path, words: tuple[str, ...], added: tuple[str, ...], reason: str
+) -> None:
+    sites = sites_in(tmp_path, BY_OPTIONS, 4, PARSED)
+    patch = patch_of(sites.model_copy(update={"command": (*sites.command, *words)}), 64, 1)
+    (change,) = patch.changes
+    assert change.how == "patched", change.reason
+    lines = [line for line in patch.diff.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert len(lines) == len(added)
+    assert all(line.endswith(end) for line, end in zip(lines, added, strict=True))
+    assert reason in change.reason
+    assert "loss is divided by 1, no longer by 4" in change.reason
 
 
 def test_the_number_that_is_added_up_may_be_one_of_several_in_an_assignment(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from autoopt.script.applying import UnblockedMoves
 from autoopt.script.draws import _GENERATORS as GENERATORS
 from autoopt.script.draws import own_draws
 from autoopt.script.hook.seeds import mix_seeds
+from autoopt.script.process import ModelCall
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.planner import Choice, build_queue
 from autoopt.setup import Setup
+from autoopt.simplify.batches import doubled_batch
 from autoopt.testing.strategies import sample_case
 from scripted import REGISTRY
 from tests.script.conftest import SCRIPTS, StartScript, sites_of
@@ -229,3 +232,14 @@ def test_an_evaluation_reads_samples_of_the_training_s_class_as_a_patch_has_it(
     assert read[-1] == read[-2] == str(32 + 16)
     timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=60.0, seconds=0.5)
     assert timings["evaluate"] is not None, "the run has evaluated by itself"
+
+
+def test_calls_are_made_with_twice_the_samples() -> None:
+    def doubled(*args: Any, **kwargs: Any) -> Any:
+        call, device = ModelCall(torch.nn.Identity(), args, kwargs), SimpleNamespace(kind="cpu")
+        training: Any = SimpleNamespace(device=device, takes_batches=False, next=lambda: [[call]])
+        return doubled_batch(training)
+
+    (twice,) = doubled(torch.ones(3, 2), torch.ones(1, 7), 0.5, mask=torch.zeros(3))
+    assert [len(value) for value in (*twice.args[:2], twice.kwargs["mask"])] == [6, 1, 6]
+    assert doubled(torch.ones(())) is None, "it has no samples that could be counted"

@@ -10,18 +10,24 @@ import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, JsonDict, Plan
+from autoopt.records import Change, JsonDict, Objective, Plan
+from autoopt.records.messages import Probe
 from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.script.metric import name_of
 from autoopt.script.sites import moved
-from autoopt.search.trial_runner import TrialRunner
+from autoopt.search.accept.data import ProbeResult
+from autoopt.search.accept.fidelity import Arrays
+from autoopt.search.accept.levels import level_of
+from autoopt.search.trial_runner import PROBE, TrialRunner
+from autoopt.strategy import Risk
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
 from tests.script.conftest import StartScript, sites_of
 
 TASKS = "autoopt.benchmark.tasks"
 LIMIT = 3 << 20
+OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
 
 
 @pytest.fixture
@@ -65,12 +71,65 @@ def test_pieces_of_a_batch_train_the_same_and_fit(runner: Callable[..., TrialRun
     assert (facts["max_steps"], facts["steps_per_epoch"]) == (known["max_steps"], known["steps_per_epoch"])
 
 
-def test_larger_batches_train_the_same(runner: Callable[..., TrialRunner]) -> None:
-    found = runner("accumulating.py")
-    with found.trial(plan_of("accumulation", size=32, accumulation=2), "larger") as process:
-        seen = losses(process)
-    with found.trial(Plan(), "as-it-is") as process:
-        assert seen == pytest.approx(losses(process), rel=1e-4)
+LARGER = plan_of("accumulation", size=32, accumulation=2)
+
+
+def test_larger_batches_are_as_many_steps(runner: Callable[..., TrialRunner]) -> None:
+    found, lengths, seen = runner("accumulating.py"), set[tuple[int, int]](), list[list[float]]()
+    for plan in (Plan(), LARGER):
+        with found.trial(plan, "steps") as process:
+            facts = process.call(f"{TASKS}:facts", timeout=60.0)
+            lengths.add((facts["max_steps"], facts["steps_per_epoch"]))
+            seen.append(losses(process))
+    assert len(lengths) == 1, lengths
+    assert seen[0] == pytest.approx(seen[1], rel=1e-4)
+
+
+ACCELERATED = (
+    ("cpu=True", "cpu=True, gradient_accumulation_steps=4"),
+    ("        optimizer.zero_grad()\n", "        with accelerator.accumulate(model):\n"),
+    ("        loss =", "            loss ="),
+    ("        accelerator.b", "            accelerator.b"),
+    ("        optimizer.step()", "            optimizer.step()\n            optimizer.zero_grad()"),
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "edits", "level", "words"),
+    [
+        ("accumulating.py", (), "identical", "same batches, losses and weights"),
+        (
+            "accumulating.py",
+            (("nn.ReLU()", "nn.Dropout(0.2), nn.Dropout(0.2)"),),
+            "equivalent",
+            "the same training but for rounding",
+        ),
+        ("accumulating.py", (("(model(x), y)", "(model(x), y).mul(len(x))"),), None, "another gradient"),
+        ("prepared.py", ACCELERATED, "identical", "same batches, losses and weights"),
+    ],
+    ids=["mean", "dropout", "sum", "accelerate"],
+)
+def test_probes_tell_whether_larger_batches_train_the_same(
+    runner: Callable[..., TrialRunner],
+    folder: Path,
+    tmp_path: Path,
+    script: str,
+    edits: tuple[tuple[str, str], ...],
+    level: str | None,
+    words: str,
+) -> None:
+    for old, new in edits:
+        text = (folder / script).read_text()
+        assert old in text
+        (folder / script).write_text(text.replace(old, new))
+    found, probed = runner(script), list[ProbeResult]()
+    for plan in (Plan(), LARGER):
+        out, asked = tmp_path / f"{len(probed)}.npz", {"steps": 24, "seconds": 2.0, "gradients": 12}
+        document = found.ask(plan, PROBE, timeout=120.0, label="probe", out=str(out), **asked)
+        probed.append(ProbeResult(Probe.model_validate(document), Arrays.read(out)))
+    quality = level_of(Risk.NUMERIC, *probed, OBJECTIVE)
+    assert quality.level == level, quality.detail
+    assert words in quality.detail
 
 
 def test_whole_runs_find_a_metric_that_nobody_has_named(runner: Callable[..., TrialRunner]) -> None:

@@ -18,12 +18,12 @@ from torch.utils.data import DataLoader, IterableDataset
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.records import Change, Plan, Sites
+from autoopt.records import Change, Plan, Site, Sites
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.strategy import Case
-from autoopt.testing.strategies import example_case, sample_case
+from autoopt.testing.strategies import example_case, example_settings, sample_case
 from autoopt.workload import Workload
 from tests.strategies.stand_ins import promised
 
@@ -152,8 +152,20 @@ def script(name: str) -> Case:
     return replace(example_case(REGISTRY[name]), sites=Sites(command=("train.py",), cwd="."))
 
 
+def reading(planned: int = 100_000, **loader: Any) -> Case:
+    """A script that adds up the gradients of four batches of 16."""
+    site = Site(kind="loader_training", file="train.py", line=1, end_line=1)
+    case = sample_case(batch_size=16, accumulation=4, loader=loader)
+    return replace(case, sites=Sites(command=("train.py",), cwd=".", sites=(site,)), planned_steps=planned)
+
+
 SLOW = sample_case().environment.peaks.model_copy(update={"matmul_bf16_flops_per_second": 4e13})
 REFUSED = [
+    told("accumulation", "one sample", batch_size=1),
+    told("accumulation", "fits in one piece"),
+    told("accumulation", "BatchNorm", accumulation=4, model={"has_batchnorm": True}),
+    told("accumulation", "do not divide", reading(samples=50_000)),
+    told("accumulation", "do not divide", reading(samples=None)),
     told("amp", "no faster", on(peaks=SLOW)),
     told("batched_transforms", "0.99", found={"prefix": 0, "operations": [{"op": "scale"}], "ratio": 0.99}),
     told("checkpoints", "how often"),
@@ -201,3 +213,19 @@ def test_a_strategy_says_why_it_does_not_apply(name: str, case: Case, reason: st
 )
 def test_what_is_no_reason_against_it_leaves_it_applicable(name: str, case: Case) -> None:
     assert REGISTRY[name].applies(case)
+
+
+@pytest.mark.parametrize(
+    ("case", "pieces"),
+    [
+        (sample_case(batch_size=16, accumulation=4), [(64, 1), (32, 2)]),
+        (reading(samples=160), [(32, 2)]),  # ten batches
+        (reading(samples=170), []),
+        (reading(samples=170, drop_last=True), [(32, 2)]),
+        (reading(samples=128), [(64, 1), (32, 2)]),
+        (reading(2, samples=130), [(64, 1), (32, 2)]),  # the run ends within its first epoch
+    ],
+)
+def test_larger_pieces_end_an_epoch_as_it_ends(case: Case, pieces: list[tuple[int, int]]) -> None:
+    found = example_settings(REGISTRY["accumulation"], case)
+    assert [(setting["size"], setting["accumulation"]) for setting in found] == pieces

@@ -28,11 +28,6 @@ class Placed:
     changes: tuple[PatchedChange, ...]
 
     @property
-    def whole(self) -> bool:
-        """Whether every change of the plan is in the files."""
-        return all(change.how == "patched" for change in self.changes)
-
-    @property
     def patch(self) -> ScriptPatch:
         """The diff, and what of the plan no honest edit says."""
         diffs = [diff_of(before, after, name) for name, (before, after) in sorted(self._changed.items())]

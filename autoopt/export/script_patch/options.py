@@ -137,11 +137,11 @@ class Option:
             NoHonestEditError: the command gives it.
         """
         if not self.words[0].startswith("-"):
-            raise NoHonestEditError(f"the command gives {self.shown}")
+            raise NoHonestEditError(f"the command gives {self.shown}", by_command=True)
         for word in command:
             attached = any(len(own) == 2 and word.startswith(own) for own in self.words)
             if word.split("=")[0] in self.words or attached:
-                raise NoHonestEditError(f"the command gives {word.split('=')[0]}")
+                raise NoHonestEditError(f"the command gives {word.split('=')[0]}", by_command=True)
 
 
 @dataclass

@@ -23,11 +23,12 @@ class NoHonestEditError(Exception):
     Args:
         reason: what stands in the way.
         by_hand: the user can make the change at the place that the reason names.
+        by_command: the command gives the value.
     """
 
-    def __init__(self, reason: str, *, by_hand: bool = False) -> None:
+    def __init__(self, reason: str, *, by_hand: bool = False, by_command: bool = False) -> None:
         super().__init__(reason)
-        self.by_hand = by_hand
+        self.by_hand, self.by_command = by_hand, by_command
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from libcst import matchers as m
 from autoopt.export.script_patch.editing import Wrapped, given
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, targets_of
-from autoopt.export.script_patch.values import made_at
+from autoopt.export.script_patch.values import followed, made_at, reads
 from autoopt.records import Place, Site
 from autoopt.script.applicable import added_up
 from autoopt.setup import Precision
@@ -443,30 +443,103 @@ def _within_function(source: Source, spot: Spot) -> Iterator[cst.CSTNode]:
 
 # larger ones
 
+_STEPS = "gradient_accumulation_steps"
+
+
+def _accelerated(placing: Placing) -> bool:
+    """Whether accelerate divides the losses, by a number that the script gives it."""
+    site = next((each for each in placing.sites.of("trainer") if each.call == "Accelerator"), None)
+    return site is not None and _STEPS in given(placing.edits(site.file).source.call(site, site.call))
+
 
 def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
     """The loader gives larger batches, and the number of those that make a step is written where it is made."""
-    placing.place(Edit("loader", arguments={"batch_size": size}))
+    if _accelerated(placing):
+        placing.place(Edit("loader", arguments={"batch_size": size}))
+        placing.place(Edit("trainer", arguments={_STEPS: count}))
+        return
     step, loss = placing.site("step"), placing.site("loss")
-    source = placing.edits(step.file).source
+    source, where = placing.edits(step.file).source, f"{step.file}:{step.line}"
     value = _counted(source, step)
-    scope = source.scope(source.call(loss, "backward")) if loss.file == step.file else None
-    if value is None or scope is None or source.code(value) not in map(source.code, _divisors(source, scope)):
-        raise NoHonestEditError(
-            f"{step.file}:{step.line} steps after {now} batches whose loss is not seen to be divided by their number"
-        )
+    back = source.call(loss, "backward") if loss.file == step.file else None
+    divisors = [] if back is None or value is None else _divisors(source, source.scope(back))
+    divisors = [each for each in divisors if value is not None and source.code(each) == source.code(value)]
+    if back is None or value is None or not divisors:
+        raise NoHonestEditError(f"{where} steps after {now} batches, whose loss is not seen to be divided by that")
+    around = (each for each in _within_function(source, source.line_of(back)) if isinstance(each, cst.For | cst.While))
+    if _sums(source, next(around, source.scope(back))):
+        raise NoHonestEditError(f'the loss of {where} is a sum (reduction="sum"), which is larger of a larger batch')
+    placing.place(Edit("loader", arguments={"batch_size": size}))
     for expression in _alike(source, value):
-        made = made_at(source, expression, placing.options, str(count), now)
-        placing.change(made, str(count), expression)
+        _write_count(placing, source, expression, now, count)
+    logged = _read_below(source, back, divisors)
+    if logged:
+        text = f"{', '.join(sorted(logged))} is divided by {count}, no longer by {now}"
+        placing.notes.append(f"{text}, where it is read after its backward pass, as in logs")
     placing.touched = step
 
 
+def _write_count(placing: Placing, source: Source, value: cst.BaseExpression, now: int, count: int) -> None:
+    """Changes the number where it is made; one that the command gives, wherever the file reads it."""
+    try:
+        placing.change(made_at(source, value, placing.options, str(count), now), str(count), value)
+    except NoHonestEditError as reason:
+        made: cst.BaseExpression | None = value
+        while isinstance(made, cst.Name):
+            made = followed(source, made)
+        names = source.all_of(cst.Name, made) if isinstance(made, cst.BinaryOperation) else ()
+        if any(followed(source, name) in placing.edits(source.name).replaced for name in names):
+            return  # it is computed from the size of a batch
+        read = [each for each in reads(source, source.tree) if made and source.code(each) == source.code(made)]
+        if not reason.by_command or not read:
+            raise
+        for each in read:
+            placing.edits(source.name).replace(each, str(count), value)
+        placing.notes.append(f"{reason}; {count} stands in its place")
+
+
+def _read_below(source: Source, back: cst.Call, divisors: list[cst.BaseExpression]) -> set[str]:
+    """Variables that hold what was divided, and that the function reads below its backward pass."""
+    assigned = [each for divisor in divisors for each in source.above(divisor)]
+    targets = [target for each in assigned if isinstance(each, cst.Assign) for target in targets_of(each)]
+    targets += [each.target for each in assigned if isinstance(each, cst.AugAssign)]
+    held = {target.value for target in targets if isinstance(target, cst.Name)}
+    names, end = source.variables(source.scope(back)), source.lines(back).end.line
+    return {each.value for each in names if source.lines(each).start.line > end} & held
+
+
 def _counted(source: Source, step: Site) -> cst.BaseExpression | None:
-    """What the number of batches is taken modulo of, on the way to a step: ``if (i + 1) % count == 0``."""
-    above = _within_function(source, source.line_of(source.call(step, "step")))
-    tests = (each.test for each in above if isinstance(each, cst.If))
+    """What the number of batches is taken modulo of, on the way to a step: ``if (i + 1) % count == 0``.
+
+    The condition may leave out the rest of the loop's body as well: ``if (i + 1) % count != 0: continue``.
+    """
+    line = source.line_of(source.call(step, "step"))
+    above = list(_within_function(source, line))
+    loop = next((each for each in above if isinstance(each, cst.For | cst.While)), line.statement)
+    skips = [each for each in source.all_of(cst.If, loop) if _continues(each)]
+    skips = [each for each in skips if source.lines(each).start.line < step.line]
+    tests = (each.test for each in (*above, *skips) if isinstance(each, cst.If))
     found = (each for test in tests for each in source.all_of(cst.BinaryOperation, test))
-    return next((each.right for each in found if isinstance(each.operator, cst.Modulo)), None)
+    counted = next((each for each in found if isinstance(each.operator, cst.Modulo)), None)
+    compared = source.parent(counted) if counted is not None else None
+    other = compared.comparisons[0].comparator if isinstance(compared, cst.Comparison) else None
+    if counted is None or (isinstance(other, cst.Integer) and other.value != "0"):  # another one of them steps
+        return None
+    return counted.right
+
+
+def _continues(node: cst.If) -> bool:
+    """Whether a condition leaves out what follows it in its loop."""
+    last = node.body.body[-1]
+    return isinstance(last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last, cst.Continue)
+
+
+def _sums(source: Source, loop: cst.CSTNode) -> bool:
+    """Whether a loss in a loop is asked for a sum over samples, where it is called or where it is made."""
+    calls = list(source.all_of(cst.Call, loop))
+    made = [value for call in calls for value in source.values_of(source.code(call.func))]
+    asked = (given(call).get("reduction") for call in (*calls, *made) if isinstance(call, cst.Call))
+    return any(source.code(each.value).strip("\"'") == "sum" for each in asked if each is not None)
 
 
 def _divisors(source: Source, scope: cst.CSTNode) -> list[cst.BaseExpression]:

@@ -170,7 +170,7 @@ def made_elsewhere(
         key = word.partition("=")[0]
         last = key.rpartition(".")[2].lstrip("-+~").replace("-", "_")
         if last == name and (word.startswith("-") or "=" in word):
-            raise NoHonestEditError(f"the command gives {key}")
+            raise NoHonestEditError(f"the command gives {key}", by_command=True)
     setters: list[Setter] = []  # lines of code that keep something under this name, but no other value than arrived
     for other in options.files.with_text(name):
         for node in _kept(other, name, constants_alone=isinstance(value, cst.Name)):
@@ -314,19 +314,19 @@ def made_at(
 
 def read_alone(source: Source, made: Made, options: ScriptOptions, calls: Sequence[cst.Call]) -> bool:
     """Whether nothing but arguments of these calls reads what an argument's value is made from."""
-    known = {id(node) for within in (*calls, *made.readers) for node in _reads(source, within)}
+    known = {id(node) for within in (*calls, *made.readers) for node in reads(source, within)}
     for reader in made.readers:
         code, local = source.code(reader), isinstance(reader, cst.Name)
         if _last_name(reader) is None:
             continue
         for other in [source] if local else options.files.with_text(code):
             within = source.scope(reader) if local else other.tree
-            if any(other.code(node) == code and id(node) not in known for node in _reads(other, within)):
+            if any(other.code(node) == code and id(node) not in known for node in reads(other, within)):
                 return False
     return True
 
 
-def _reads(source: Source, within: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+def reads(source: Source, within: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """Names, attributes and entries that are read there."""
     kinds: tuple[type[cst.Name | cst.Attribute | cst.Subscript], ...] = (cst.Name, cst.Attribute, cst.Subscript)
     for node in (each for kind in kinds for each in source.all_of(kind, within)):

@@ -95,7 +95,7 @@ def level_of(
         before, after = before.cut(data.until), after.cut(data.until)
     points = _points(before, after, planned_steps or UNKNOWN_STEPS, alike=data.alike)
     found = _Found(before, after, points)
-    others = before.probe.gradient_digests != after.probe.gradient_digests  # whose draws may be others, too
+    others = not _same_samples(before.probe, after.probe)  # whose draws may be others, too
     for number, point in enumerate(points):
         if point.another and not data.alike and not others:
             where = ("at the start", "in the middle", "at the end")[min(number, 2)]
@@ -212,11 +212,19 @@ def _points(before: ProbeResult, after: ProbeResult, steps: int, *, alike: bool)
     one, other = before.arrays, after.arrays
     taken = len(before.probe.gradient_digests)
     orders, others = before.probe.orders[:taken], after.probe.orders[:taken]
-    same = alike or before.probe.gradient_digests == after.probe.gradient_digests or (all(orders) and orders == others)
+    same = alike or _same_samples(before.probe, after.probe) or (all(orders) and orders == others)
     if not same or not one.alike(other):
         return []
     pairs = zip(one.gradients, other.gradients, strict=False)
     return [gradient_fidelity(one, left, right, steps) for left, right in pairs if min(len(left), len(right)) >= 2]
+
+
+def _same_samples(one: Probe, other: Probe) -> bool:
+    """Whether gradients are of the same samples in the same order, in however many micro-batches of a step."""
+    known = one.gradient_samples
+    return (
+        bool(known) and all(known) and known == other.gradient_samples
+    ) or one.gradient_digests == other.gradient_digests
 
 
 def _identical(

@@ -7,7 +7,17 @@ from math import log2
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, compute_gain, kept, memory_used, per_sample
+from autoopt_strategies.common import (
+    COMPUTE,
+    Setting,
+    Settings,
+    gain,
+    issued,
+    kept,
+    memory_used,
+    per_sample,
+    seconds_of,
+)
 
 FULL = 0.85
 """Share of the device memory from which on smaller pieces are worth a try."""
@@ -51,17 +61,20 @@ def tensors(value: Any) -> Iterator[Any]:
 class Accumulation(Strategy):
     """Splits the batch of an optimizer step into other micro-batches; the gradient stays the same.
 
-    What it does: sets the micro-batch and how many of them make a step; their product does not change.
+    What it does: sets the micro-batch and how many of them make a step; their product does not change. Of a script it
+        changes the numbers where they are made, if its loss is a mean and the batches of an epoch divide evenly.
     When it helps: larger pieces where several small ones leave the device idle; smaller ones where the
         whole does not fit, or leaves the caches.
     When it does not: a batch that fits and keeps the device busy.
-    What it costs: smaller pieces cost launches. BatchNorm would see other statistics, so it is refused there.
+    What it costs: smaller pieces cost launches, larger ones memory. The training is the same but for rounding; dropout
+        draws other masks, and a mean over words weighs them otherwise, which gradients show. BatchNorm would see other
+        statistics, so it is refused there. A loss that is logged after its division is of another scale.
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
     """
 
     name = "accumulation"
     title = "other micro-batches"
-    stages = frozenset({"forward", "backward"})
+    stages = frozenset({"forward", "backward", "host"})
     risk = Risk.NUMERIC
     after = frozenset({"batch_size"})
     example = Example({"size": 8, "accumulation": 2}, facts={"accumulation": 4}, losses=1e-4)
@@ -71,28 +84,28 @@ class Accumulation(Strategy):
         if impossible:
             return Applies.no(impossible)
         size, count = _now(case)
-        if count > 1 or (not case.fits and size > 1):
-            return Applies.yes()
         used = memory_used(case)
+        if _larger(case) or (size > 1 and (not case.fits or (used or 0.0) > FULL)):
+            return Applies.yes()
+        if count > 1:
+            return Applies.no("an epoch's batches do not divide into larger ones: its last step would weigh otherwise")
         if size < 2:
             return Applies.no("a batch of one sample cannot be split")
-        if used is not None and used > FULL:
-            return Applies.yes()
         return Applies.no("the whole batch fits in one piece" + (f", with {used:.0%} of the memory" if used else ""))
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Larger pieces share what each piece pays once."""
-        size, _ = _now(case)
-        factor = per_sample(case, setting["size"] / size)
-        return None if factor is None else compute_gain(case, factor)
+        times = setting["size"] / _now(case)[0]
+        factor = per_sample(case, times)
+        if factor is None:
+            return None
+        changed = {name: seconds_of(case, name) * factor for name in COMPUTE}
+        return gain(case, {**changed, **issued(case, passes=1 / times)})
 
     def settings(self, case: Case) -> Settings:
-        size, count = _now(case)
-        while count > 1:
-            divisor = next(number for number in range(2, count + 1) if count % number == 0)
-            size, count = size * divisor, count // divisor
-            if not kept((yield {"size": size, "accumulation": count})):
-                break
+        for setting in _larger(case):
+            if kept((yield setting)):
+                return
         if (memory_used(case) or 0.0) > FULL:
             size, count = _now(case)
             while size % 2 == 0 and not kept((yield {"size": size // 2, "accumulation": 2 * count})):
@@ -133,6 +146,29 @@ def _impossible(case: Case) -> str:
     if facts.model.has_batchnorm:
         return "BatchNorm takes its statistics from the micro-batch, which must stay as it is"
     return ""
+
+
+def _larger(case: Case) -> list[Setting]:
+    """Larger pieces and fewer of them, the largest first."""
+    size, count = _now(case)
+    divisors = [times for times in range(count, 1, -1) if count % times == 0 and _ends_alike(case, times)]
+    return [{"size": size * times, "accumulation": count // times} for times in divisors]
+
+
+def _ends_alike(case: Case, times: int) -> bool:
+    """Whether the run ends its epochs with the same steps in batches so many times as large.
+
+    A script divides each loss by the number of batches in a whole step, also in a last one that has fewer.
+    """
+    if case.sites is None or not case.sites.of("loader_training"):
+        return True
+    loader, (size, count) = case.workload.loader, _now(case)
+    if loader.samples is None:
+        return False
+    if case.planned_steps and case.planned_steps * size * count <= loader.samples:
+        return True
+    batches, rest = divmod(loader.samples, size)
+    return batches % times == 0 and (loader.drop_last or not rest)
 
 
 def _now(case: Case) -> tuple[int, int]:
