@@ -28,6 +28,8 @@ STEPS = "autoopt.benchmark.tasks:probe_losses"
 SAMPLED = "autoopt.comparing.tasks:sampled"
 MOVED_AWAY = "autoopt.comparing.tasks:moved_away"
 
+PATIENCE = 60.0
+"""Seconds that an answer is waited for at least, however little of the budget is left."""
 _ASKED = 3
 """Steps by which a speed is known: the shortest of them was not disturbed."""
 
@@ -196,7 +198,7 @@ class WatchedArm(TrialArm):
         )  # fmt: skip
 
     def _trained(self, steps: int) -> Block:
-        timeout = self._patience * steps * self._step_seconds + 60.0
+        timeout = self._patience * steps * self._step_seconds + PATIENCE
         block = Block.model_validate(self._process.call(STEPS, timeout=timeout, steps=steps))
         self.position = block.first_step + block.steps
         return block
@@ -211,13 +213,13 @@ class WatchedArm(TrialArm):
             self._trained(1)
         if self.position < self.pair.start:
             self._trained(self.pair.start - self.position)
-        self._process.call(MOVED_AWAY, timeout=self._patience + 60.0, seed=self.pair.entries)
+        self._process.call(MOVED_AWAY, timeout=self._patience + PATIENCE, seed=self.pair.entries)
         self.aligned = True
         self._sample()
 
     def _sample(self) -> None:
         """Takes entries of the weights, as they are now."""
-        found = self._process.call(SAMPLED, timeout=self._patience + 60.0, seed=self.pair.entries)
+        found = self._process.call(SAMPLED, timeout=self._patience + PATIENCE, seed=self.pair.entries)
         self.pair.seen.setdefault(self._label, {})[self.run, self.position] = found["values"]
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:

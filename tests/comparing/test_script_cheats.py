@@ -162,8 +162,7 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
         assert evaluating.metric == "val acc"
         if tampered:
             torch.save((torch.zeros(32, 12), torch.zeros(32).long()), scripts / "valid.pt")
-        with runners["baseline"].trial(Plan(), "judge") as process:
-            evaluating.candidate(process, str(weights), str(weights))
+        evaluating.candidate(str(weights), str(weights))
     assert bool(evaluating.tampered) == tampered
     if not tampered:
         assert evaluating.values["baseline"] is not None
