@@ -70,7 +70,7 @@ def test_a_session_is_read_as_it_was_written(tmp_path: Path) -> None:
     write(path, session)
     assert read(path) == session
     path.write_text("{}x")
-    with pytest.raises(DocumentError, match="no session of autoopt judge"):
+    with pytest.raises(DocumentError, match="session.json is damaged"):
         read(path)
 
 
@@ -100,7 +100,7 @@ def test_each_command_and_folder_has_a_session_of_its_own(cache: Path) -> None:
         (["--baseline", "nowhere", "--", "job.py:build"], 2, "'nowhere' is no side of a comparison"),
         (["--baseline", "HEAD", "--", "python", "late.py"], 3, "no script late.py"),
         (["--seconds", "1", "--", "job.py:build"], 2, "--seconds"),
-        (["--session", "bad.json", "--", "job.py:build"], 2, "bad.json is no session"),
+        (["--session", "bad.json", "--", "job.py:build"], 2, "bad.json is damaged"),
         (["--ledger", "bad.json", "--", "job.py:build"], 2, "bad.json is no ledger"),
     ],
 )
