@@ -91,16 +91,15 @@ class Pair:
 class Pairs:
     """The pairs of processes of a comparison.
 
-    ``starts``: seconds of each side's starts. ``step_seconds``: of the baseline, once known; ``samples_per_step``: its
-    own, which both sides' steps are counted by; 0 where samples cannot be counted; None: each side's own count holds,
-    since both are the user's. ``spent``: steps and seconds of each side, those before each block included.
-    ``tampered``: why a frozen process is not what it was; empty where all are.
+    ``step_seconds``: of the baseline, once known; ``samples_per_step``: its own, which both sides' steps are counted
+    by; 0 where samples cannot be counted; None: each side's own count holds, since both are the user's. ``spent``:
+    steps and seconds of each side, those before each block included. ``tampered``: why a frozen process is not what it
+    was; empty where all are.
     """
 
     step_seconds: float | None = None
     samples_per_step: float | None = None
     all: list[Pair] = field(default_factory=list)
-    starts: dict[str, list[float]] = field(default_factory=lambda: {"baseline": [], "candidate": []})
     spent: dict[str, tuple[int, float]] = field(default_factory=dict)
     tampered: str = ""
 
@@ -190,7 +189,6 @@ class WatchedArm(TrialArm):
         self._step_seconds = max(min(seconds), 1e-9)
         steady = self.position * self._step_seconds  # the weights show at which step it stands
         start = max(self._clock() - self._began - steady, 0.0)
-        self._pairs.starts[self._side].append(start)
         return Startup(
             build_seconds=start, setup_seconds=0.0, warmup_seconds=steady, warmup_steps=self.position,
             fixed_seconds=start, steady=reported.steady, cycle=reported.cycle, compiler=reported.compiler,

@@ -10,6 +10,7 @@ import pytest
 
 from autoopt.cli import main
 from autoopt.cli.judge import CODES, verdict
+from autoopt.comparing.ask import Ask
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.session import KnownBaseline, Session, default_path, fingerprint_of, read, write
 from autoopt.comparing.sides import side
@@ -153,7 +154,7 @@ def test_a_loop_uses_the_baseline_again(git: Git, capsys: pytest.CaptureFixture[
 def test_what_a_candidate_may_write_configures_nothing(command: str, git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Options] = []
 
-    def compare_sides(baseline: str, candidate: str, workload: Build, options: Options, **given: Any) -> Compared:
+    def compare_sides(ask: Ask, workload: Build, options: Options, **given: Any) -> Compared:
         asked.append(options)
         raise UsageError("enough")
 
