@@ -23,6 +23,7 @@ from autoopt_reports.terminal import (
 )
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, name
+from autoopt_reports.view.trials import WORDS
 
 OUTCOME, VERDICT = 27, 13
 """Columns of the longest outcome and the longest verdict."""
@@ -197,7 +198,7 @@ def _row(place: int, mark: str, change: str, outcome: str, verdict: str, width: 
 
 
 def trial_line(trial: Trial, width: int, has_target: bool = True) -> Text:
-    verdict, style = trial.verdict.value.replace("_", " "), STYLES.get(trial.verdict, "dim")
+    verdict, style = WORDS[trial.verdict], STYLES.get(trial.verdict, "dim")
     reported = trial_change(trial), trial_outcome(trial, has_target)
     return _row(trial.id, MARKS[trial.verdict], *reported, verdict, width, style)
 

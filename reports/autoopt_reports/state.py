@@ -10,6 +10,7 @@ from autoopt import events
 from autoopt.events import Event
 from autoopt.records import Configuration, Estimate, Noise, Round, Speedup, Trial, Verdict
 from autoopt_reports.view.quality import claim_of
+from autoopt_reports.view.trials import UNMEASURED
 
 PHASES: dict[events.Phase, str] = {
     "benchmark": "measuring the baseline",
@@ -109,7 +110,7 @@ class State:
         self.detail, self.has_target = "", has_target
         if self.running is not None and self.running.started.id == trial.id:
             self.running = None
-        if trial.verdict in (Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED):
+        if trial.verdict in UNMEASURED:
             return
         self.trials.appendleft(trial)
         if trial.seconds:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from autoopt.records import Result, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, change_name, interval, name, number, say
-from autoopt_reports.view.trials import GROUPS, reason_words, shown_by
-
-_WORDS = {verdict: title.lower() for verdict, title, _, _ in GROUPS}
+from autoopt_reports.view.trials import WORDS, reason_words, shown_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class SearchSection:
         self.headline = _headline(self.marks, result)
         self.decided_headline = _decided_headline(result)
         self.decided = tuple(
-            (name(row.strategy, 40), _WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by)))
+            (name(row.strategy, 40), WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by)))
             for row in result.decided
         )
         self.more = result.more_budget
