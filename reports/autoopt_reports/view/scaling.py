@@ -33,19 +33,11 @@ class ScalingView:
         self.rows = tuple(ScalingRow(point, f"/scaling/points/{index}") for index, point in points)
         self.forecast = tuple(ScalingRow(point, f"/scaling/forecast/{index}") for index, point in reported)
         self.details = _details(found.communication) if found.communication is not None else ()
-        self.headline = _scaling_headline(self.rows)
-
-
-def _scaling_headline(rows: tuple[ScalingRow, ...]) -> Phrase:
-    if not rows:
-        return say("How it scales was not measured")
-    last = rows[-1]
-    return say(
-        "{} processes train {} as fast as one: scaling efficiency {}",
-        last.processes,
-        last.throughput.phrase,
-        last.efficiency.phrase,
-    )
+        self.headline = say("How it scales was not measured")
+        if self.rows:
+            last = self.rows[-1]
+            words = "{} processes train {} as fast as one: scaling efficiency {}"
+            self.headline = say(words, last.processes, last.throughput.phrase, last.efficiency.phrase)
 
 
 def _details(sent: Communication) -> tuple[Detail, ...]:
