@@ -128,18 +128,15 @@ def _phases(state: State, elapsed: float, budget: float, width: int) -> Text:
         mark = "●" if done else "◐" if now else "○"
         round_ = f" ({state.phase_round})" if now and state.phase_round and phase in {"simplify", "optimize"} else ""
         text.append(f"{mark} {phase}{round_}  ", style="bold" if now else "" if done else "dim")
-    return _ends(text, _eta(state, elapsed, budget), width)
-
-
-def _eta(state: State, elapsed: float, budget: float) -> str:
-    if state.finished:
-        return "done"
-    left = max(0.0, budget - elapsed)
     eta = state.eta(elapsed, budget)
-    if eta is None:
-        return f"≤{clock_text(left)} left"
-    low, high = (max(1, round(seconds / 60)) for seconds in eta)
-    return f"ETA {low}–{high} min" if high > low else f"ETA {low} min"
+    if state.finished:
+        left = "done"
+    elif eta is None:
+        left = f"≤{clock_text(budget - elapsed)} left"
+    else:
+        low, high = (max(1, round(seconds / 60)) for seconds in eta)
+        left = f"ETA {low}–{high} min" if high > low else f"ETA {low} min"
+    return _ends(text, left, width)
 
 
 def stages_lines(round_: Round, width: int) -> list[Text]:
