@@ -23,10 +23,11 @@ from autoopt_reports.terminal import (
 )
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, name
-from autoopt_reports.view.trials import WORDS
+from autoopt_reports.view.trials import UNMEASURED, WORDS
 
-OUTCOME, VERDICT = 27, 13
-"""Columns of the longest outcome and the longest verdict."""
+OUTCOME = 27
+"""Columns of the longest outcome."""
+VERDICT = 1 + max(len(words) for verdict, words in WORDS.items() if verdict not in UNMEASURED)
 NARROW = 66  # under this width the mark alone reports the verdict
 KEYS = " Ctrl-C: finish this trial and report · twice: stop now, journal kept"
 
