@@ -37,7 +37,7 @@ def headline(found: Latency) -> str:
         return f"{limit}: {ANSWERS[found.holds]}" if limit else "No variant was shown to keep the quality"
     best = found.variant(found.chosen)
     assert best is not None
-    speed = f", {ratio_text(best.ratio)} of the model as it is" if best.name != "as it is" else ""
+    speed = f", {best.ratio.text()} of the model as it is" if best.ratio and best.name != "as it is" else ""
     return f"{limit + ' holds: ' if limit else ''}{best.name}, P95 {latency_text(best)}{speed}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from autoopt_reports.charts.plane import BESIDE, SHAPES, Frame, GuideLine, Mark, Path, Plane, frame, span
 from autoopt_reports.view import units
 from autoopt_reports.view.learning import Learning, Series
-from autoopt_reports.view.roofline import Roofline
 from autoopt_reports.view.scaling import AS_IT_IS, LawView, ModelScalingView, ScalingView, TuningView, drawn
 from autoopt_reports.view.search import SearchSection
+from autoopt_reports.view.stages import Roofline
 from autoopt_reports.view.text import say
 from autoopt_reports.view.tradeoff import Spot, Tradeoff
 from autoopt_reports.view.trials import Predictions
