@@ -290,6 +290,7 @@ def test_page_and_terminal_show_what_the_document_holds_and_nothing_of_a_name_is
     lines = list(reported.summary(found))
     assert lines[0].startswith("P95 of 80 ms holds: ")
     assert "not measured" in page  # the model's bytes
+    assert page.count('class="rule p-target"') == 3, "the limit on both planes, and the drop that is allowed on one"
 
 
 # The drop of a metric and its interval.
