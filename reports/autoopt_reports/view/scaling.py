@@ -106,7 +106,8 @@ class ModelScalingView:
         self.laws = (_law(found, "error", found.error), _law(found, "seconds", found.seconds))
         self.metric = name(found.metric or "metric", 40)
         self.mode = found.mode
-        self.steps = number(found.steps, units.count, "/model_scaling/steps")
+        steps = number(found.steps, units.count, "/model_scaling/steps")
+        self.metric_head = say("{} after {} steps", self.metric, steps)
 
 
 def _sizes_headline(found: ModelScaling) -> Phrase:
@@ -211,6 +212,7 @@ class TuningView:
             for each, share in sorted((tuning.importance or {}).items(), key=lambda item: -item[1])
         )
         self.metric = name(tuning.metric or "metric", 40)
+        self.metric_head = say("best {}", self.metric)
         self.target = number(tuning.target, units.plain, "/tuning/target")
         self.note = name(tuning.note, 240) if tuning.note else None
 
