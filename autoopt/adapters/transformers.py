@@ -191,7 +191,7 @@ class Evaluate:
         for batch in batches:
             names = [name for name in trainer.label_names if name in batch]
             loss, outputs = trainer.compute_loss(model, dict(batch), return_outputs=True)
-            count = _count(batch)
+            count = next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))
             losses += float(loss) * count
             samples += count
             if trainer.compute_metrics is None:
@@ -208,7 +208,3 @@ class Evaluate:
             found = trainer.compute_metrics(EvalPrediction(*map(nested_numpify, every)))
             metrics |= {name if name.startswith("eval_") else f"eval_{name}": value for name, value in found.items()}
         return metrics
-
-
-def _count(batch: Any) -> int:
-    return next(len(value) for value in batch.values() if isinstance(value, torch.Tensor))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,19 +12,13 @@ from autoopt.cli.group import Command
 from autoopt.cli.output import answer, progress, stdout_kept, write_file
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
-from autoopt.options.parsers import parse_percent
-
-if TYPE_CHECKING:
-    from autoopt.records.comparing import Requirement
-
-TODAY = "."
 
 
 @click.command("compare", cls=Command)
 @click.argument("workload", metavar="[SCRIPT|MODULE:ATTR]", required=False)
 @click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--baseline", metavar="SIDE", default=TODAY, help="What to compare with.  [default: .]")
-@click.option("--candidate", metavar="SIDE", default=TODAY, help="What may be faster.  [default: .]")
+@click.option("--baseline", metavar="SIDE", default=".", help="What to compare with.  [default: .]")
+@click.option("--candidate", metavar="SIDE", default=".", help="What may be faster.  [default: .]")
 @click.option("--baseline-python", metavar="FILE", help="Python interpreter of the baseline's script.")
 @click.option("--candidate-python", metavar="FILE", help="Python interpreter of the candidate's script.")
 @click.option(
@@ -88,17 +80,20 @@ def compare_command(
     "undecided" never passes.
     """
     options = read_options(given, {})  # pyproject.toml may be the candidate's
-    wanted = _requirement(require) if require is not None else None
-    if wanted is not None and ledger is None:
+    from autoopt.comparing.ask import TODAY, Ask, requirement_of
+    from autoopt.script.command import read
+
+    ask = Ask(
+        baseline, candidate, requirement_of(require) if require is not None else None, ledger,
+        baseline_python=baseline_python, candidate_python=candidate_python,
+    )  # fmt: skip
+    if ask.requirement is not None and ledger is None:
         raise UsageError(
             f"--require {require} needs --ledger FILE, which counts all asks: who asks often passes by chance",
             hint="name a file that outlives the job and that candidates cannot write, such as --ledger ~/asks.jsonl",
         )
-    from autoopt.script.command import read
-
     chosen = read(workload, words) if workload is not None else None
-    pythons = (baseline_python, candidate_python)
-    if baseline == candidate == TODAY and pythons == (None, None):
+    if baseline == candidate == TODAY and baseline_python is candidate_python is None:
         raise UsageError(
             "the files as they are on both sides: name a --baseline or a --candidate",
             hint="such as autoopt compare --baseline HEAD -- python train.py, for what was changed since",
@@ -109,22 +104,9 @@ def compare_command(
     from autoopt.comparing.compare import compare_sides
 
     with stdout_kept():
-        found = compare_sides(
-            baseline,
-            candidate,
-            chosen,
-            options,
-            requirement=wanted,
-            ledger=ledger,
-            pythons=pythons,
-            say=progress(options),
-        )
-    asked = {"baseline": baseline, "candidate": candidate, "require": require, "metric": given["metric"]}
-    asked |= {"ledger": None if ledger is None else str(ledger), "budget": given["budget"]}
-    # the command line that asks for the same; the seed is drawn anew
-    words_again = [f"--{name} {shlex.quote(value)}" for name, value in asked.items() if value is not None]
-    words_again += [chosen.asked()] if chosen else []
-    found = found.model_copy(update={"command": " ".join(["autoopt compare", *words_again])})
+        found = compare_sides(ask, chosen, options, say=progress(options))
+    command = ask.command(chosen, metric=given["metric"], budget=given["budget"])
+    found = found.model_copy(update={"command": command})
     from autoopt_reports import compared
 
     for path, text in ((html, compared.page), (markdown, compared.markdown)):
@@ -132,17 +114,3 @@ def compare_command(
             write_file(path, text(found))
     answer(found, compared.summary(found), as_json=options.json)
     return DOES_NOT_HOLD if found.requirement is not None and not found.requirement.holds else 0
-
-
-def _requirement(text: str) -> Requirement:
-    from autoopt.records.comparing import Requirement
-
-    if text == "faster":
-        return Requirement(kind="faster")
-    match = re.fullmatch(r"not-slower(?:=(.+))?", text)
-    if match is None:
-        raise UsageError(f"--require {text}: no such requirement", hint="faster, or not-slower=3%")
-    try:
-        return Requirement(kind="not-slower", margin=parse_percent(match[1] or "0%", most=0.5))
-    except UsageError as error:
-        raise UsageError(f"--require {text}: {error.message}", hint="such as not-slower=3%") from None

@@ -83,6 +83,7 @@ def judge_command(
 
     begin_server()
     from autoopt.comparing import session as sessions
+    from autoopt.comparing.ask import Ask
     from autoopt.comparing.compare import compare_sides
     from autoopt.comparing.ledger import LedgerLostError
     from autoopt.records.comparing import Requirement
@@ -90,12 +91,10 @@ def judge_command(
     session = session or sessions.default_path(chosen.spec)
     ledger = ledger or session.with_suffix(".asks.jsonl")
     ledger.parent.mkdir(parents=True, exist_ok=True)
+    ask = Ask(baseline, candidate, Requirement(kind="faster"), ledger, session, head)
     try:
         with stdout_kept():
-            found = compare_sides(
-                baseline, candidate, chosen, options, requirement=Requirement(kind="faster"), ledger=ledger,
-                session=session, head=head, say=progress(options),
-            )  # fmt: skip
+            found = compare_sides(ask, chosen, options, say=progress(options))
         document = verdict(found)
     except LedgerLostError as lost:
         document = {"verdict": "refused", "reason": lost.message, "ledger": str(ledger)}

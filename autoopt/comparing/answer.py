@@ -9,7 +9,7 @@ from autoopt.records import Estimate
 from autoopt.records.comparing import Answer, Compared, Learning
 from autoopt.search.compare.comparison import Comparison
 
-_LITTLE = 0.01
+LITTLE = 0.01
 """Both within one per cent of each other are called the same speed."""
 
 
@@ -70,7 +70,7 @@ def _speed(document: Compared, speed: Estimate) -> tuple[Answer, str]:
     margin = document.requirement.margin if document.requirement else 0.0
     if document.requirement and document.requirement.kind == "not-slower" and low >= 1.0 - margin:
         return "not_slower", text
-    if low >= 1.0 - _LITTLE and max(each.high for each in ratios.values()) <= 1.0 + _LITTLE:
+    if low >= 1.0 - LITTLE and max(each.high for each in ratios.values()) <= 1.0 + LITTLE:
         return "no_difference", text
     return "undecided", f"{text}: the interval leaves both open"
 

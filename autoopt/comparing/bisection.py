@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from autoopt.benchmark.environment import git
+from autoopt.comparing.answer import LITTLE
 from autoopt.comparing.compare import Comparing, Say
 from autoopt.comparing.session import KnownBaseline
 from autoopt.comparing.sides import Side, commit_of, side, text_of
@@ -121,17 +122,16 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
         more: whether there is time for another comparison.
     """
     ends: list[Observation] = []
-    least = 0.01  # a loss below this is none
     loss = error = 0.0
-    while not ends or (abs(loss + least / 2) < 2 * error and len(ends) < _MOST_ENDS and more()):
-        found = measure(count, least)
+    while not ends or (abs(loss + LITTLE / 2) < 2 * error and len(ends) < _MOST_ENDS and more()):
+        found = measure(count, LITTLE)
         if found is None:
             return Blame(None, (), 0.0, tuple(ends))
         ends.append(found)
         weights = [1.0 / reported.error**2 for reported in ends]
         loss = sum(weight * reported.value for weight, reported in zip(weights, ends, strict=True)) / sum(weights)
         error = (1.0 / sum(weights)) ** 0.5
-    if loss + 2 * error > -least / 2:
+    if loss + 2 * error > -LITTLE / 2:
         return Blame(None, (), loss, tuple(ends))
     posterior, asked, skipped = Posterior(count, loss, error), list(ends), set[int]()
     while posterior.probabilities.max() < SURE and len(asked) < _MOST and more():

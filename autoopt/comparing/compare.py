@@ -16,6 +16,7 @@ from typing import Any
 import autoopt
 from autoopt.comparing import session as sessions
 from autoopt.comparing.answer import answer_of, changed_sources
+from autoopt.comparing.ask import Ask
 from autoopt.comparing.learning import Judge, Trials
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.session import KnownBaseline, fingerprint_of
@@ -23,7 +24,7 @@ from autoopt.comparing.sides import Side, check_alike, check_files, side, worklo
 from autoopt.comparing.watched import Pairs, WatchedArm, WatchedScriptArm, apart
 from autoopt.errors import AutooptError, TrialFailed, UsageError, WorkloadError
 from autoopt.options import Options
-from autoopt.records import Environment, Estimate, Noise, Objective, Plan, Sites
+from autoopt.records import Environment, Estimate, Noise, Plan, Sites
 from autoopt.records.comparing import Compared, ComparedSide, Learning, Requirement
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.protocol import TrialSpec
@@ -32,9 +33,10 @@ from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import now
 from autoopt.script.applicable import inapplicable
 from autoopt.script.command import Build, Script
+from autoopt.search.accept.gathering import PROBE_TIMEOUT
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.time_to_target import step_times
-from autoopt.search.budget_allocation import TimeLimits
+from autoopt.search.baseline import objective_of
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, doubts, learned
@@ -88,13 +90,14 @@ class Comparing:
     ) -> None:
         self.sides, self.options, self.registry, self.budget = sides, options, registry, options.budget_seconds
         self.alpha, self.requirement, self.known, self.evaluates, self.say = alpha, requirement, known, evaluates, say
+        self.sources = {name: each.sources for name, each in sides.items()}
         self.seed = secrets.randbelow(2**31)
         runners = {
             name: TrialRunner(launcher, _spec(each, options, registry, self.seed), registry, folder / name)
             for name, each in sides.items()
         }
-        self.runners, self.clock = runners, time.monotonic
         plans, script = {name: each.plan for name, each in sides.items()}, sides["baseline"].command is not None
+        self.clock = time.monotonic
         self.trials = Trials(runners, plans, folder, self.clock, deadline, script)
         self.pairs = Pairs(known.step_seconds if known else None)
         self.learning = Learning()
@@ -179,7 +182,7 @@ class Comparing:
         self.warnings += doubts(noise, controlled)
         self.pairs.all.clear()
         self.pairs.spent.clear()
-        script, rate = self.runners["baseline"].base.script, controlled.incumbent.steps_per_second
+        script, rate = self.trials.runners["baseline"].base.script, controlled.incumbent.steps_per_second
         # one that leaves out 1, or had no time for a pair, is measured anew by the next ask
         fair = self.control is not None and self.control.low <= 1.0 <= self.control.high
         if rate and fair:
@@ -199,13 +202,13 @@ class Comparing:
         if self.known is not None:
             self.environment, self.facts, self.again = self.known.environment, self.known.facts, self.known.again
             self.control = self.known.noise.aa_ratio
-            self.runners["baseline"].knows(self.known.sites)
+            self.trials.runners["baseline"].knows(self.known.sites)
             return
         try:
             with self._first_run("baseline") as process:
-                found = process.call("autoopt.benchmark.tasks:environment", timeout=120.0)
+                found = process.call("autoopt.benchmark.tasks:environment", timeout=PROBE_TIMEOUT)
                 self.environment = Environment.model_validate(found)
-                facts = process.call("autoopt.benchmark.tasks:facts", timeout=300.0)
+                facts = process.call("autoopt.benchmark.tasks:facts", timeout=PROBE_TIMEOUT)
         except TrialFailed as failure:
             raise WorkloadError(f"the baseline fails: {failure.reason}", detail=failure.detail) from None
         self.facts = WorkloadFacts.model_validate(facts)
@@ -217,22 +220,21 @@ class Comparing:
         Raises:
             UsageError: the side's plan cannot be put on it.
         """
-        each, runner = self.sides[name], self.runners[name]
-        patience = self.trials.patience
-        runner.limits = TimeLimits(start=patience, ready=patience)
+        each, runner = self.sides[name], self.trials.patient(name)
         if each.command is None:
             with runner.trial(each.plan, "describe") as process:
                 yield process
             return
         self.say(f"watching the {name}'s first steps")
         with runner.trial(Plan(), "watch") as process:
-            sites = Sites.model_validate(process.call(SITES, timeout=min(WATCH_SECONDS, patience)))
+            sites = Sites.model_validate(process.call(SITES, timeout=min(WATCH_SECONDS, self.trials.patience)))
             runner.knows(sites)
             reason = inapplicable(self.registry.fold(each.plan), sites)
             if reason:
                 raise UsageError(f"{each.given} cannot be put on this script from outside: {reason}")
             if each.root is not None:
-                check_files(process.call("autoopt.comparing.tasks:imported", timeout=120.0)["files"], each)
+                imported = process.call("autoopt.comparing.tasks:imported", timeout=PROBE_TIMEOUT)
+                check_files(imported["files"], each)
             yield process
 
     def _run_candidate(self) -> None:
@@ -251,23 +253,16 @@ class Comparing:
             raise TrialFailed("error", error.message, detail=error.detail, where="candidate") from None
 
     def _judge(self) -> Judge:
-        facts = self.facts
-        objective = Objective(
-            metric=facts.metric, mode=facts.mode, target=facts.target, target_source="baseline",
-            tolerance=self.options.tolerance, min_gain=0.0,
-        )  # fmt: skip
         precision = self.registry.fold(self.sides["baseline"].plan).precision.dtype
         return Judge(
-            self.trials, _LEARNING * self.budget, facts, objective=objective,
+            self.trials, _LEARNING * self.budget, self.facts, objective=objective_of(self.facts, self.options),
             epsilon=ROUNDING.get(precision, ROUNDING[None]), evaluates=self.evaluates, again=self.again,
         )  # fmt: skip
 
     def _start(self, only: str | None = None) -> Callable[[Plan, str], WatchedArm]:
         def start(plan: Plan, label: str) -> WatchedArm:
             name = only or NAMES[label]
-            runner, patience = self.runners[name], self.trials.patience
-            runner.limits = TimeLimits(start=patience, ready=patience)
-            pair = self.pairs.joined(label)
+            runner, patience, pair = self.trials.patient(name), self.trials.patience, self.pairs.joined(label)
             given: Any = {
                 "clock": self.clock, "began": self.clock(), "side": name, "label": label, "pair": pair,
                 "pairs": self.pairs, "ready_seconds": patience, "warm_up_seconds": patience,
@@ -288,21 +283,74 @@ class Comparing:
             return rule.model_copy(update={"min_gain": 0.0, "until_error": 0.02})
         return rule.model_copy(update={"min_gain": -self.requirement.margin, "alpha_reject": 0.05})
 
-    def start_seconds(self, name: str) -> float | None:
-        """Median over its processes, by the clock of this one."""
-        starts = self.pairs.starts[name]
-        return statistics.median(starts) if starts else None
+    def tampered(self) -> str:
+        """What was changed while both were compared, so that no speed is believed; empty where nothing was."""
+        files = (changed_sources(name, self.sources[name], each.sources) for name, each in self.sides.items())
+        return next(filter(None, [*files, self.pairs.tampered, self.judge.evaluating.tampered]), "")
 
-    def planned_run(self, found: Comparison | None) -> Estimate | None:
-        """The ratio over the planned steps, with what each side pays once, by this process's clock."""
-        steps = self.facts.max_steps
-        one, two = self.start_seconds("baseline"), self.start_seconds("candidate")
-        times = step_times(found) if found is not None else None
-        if found is None or found.estimate is None or times is None or not steps or one is None or two is None:
-            return None
-        stepping, ratios = steps * times[0], vars(found.estimate)
-        values = {name: (one + stepping) / (two + stepping / ratios[name]) for name in ("value", "low", "high")}
-        return found.estimate.model_copy(update=values)
+    def document(self, found: Comparison | None, **more: Any) -> Compared:
+        """The document without its answer; ``more``: fields that are known outside of the comparison."""
+        evaluating, facts = self.judge.evaluating, self.facts
+        one, two = (evaluating.values.get(name) for name in self.sides)
+        return Compared(
+            autoopt_version=autoopt.__version__,
+            baseline=self._measured("baseline", found),
+            candidate=self._measured("candidate", found),
+            environment=self.environment,
+            seed=self.seed,
+            answer="undecided",
+            reason="",
+            throughput=found.estimate if found else None,
+            whole=self.pairs.whole,
+            control=self.control,
+            planned_run=_planned_run(facts.max_steps, found) if found else None,
+            planned_steps=facts.max_steps,
+            pairs=found.ratios if found else (),
+            decision=found.decision if found else None,
+            metric=evaluating.metric,
+            metric_difference=two - one if one is not None and two is not None else None,
+            metric_note=evaluating.note,
+            loss_batches=evaluating.loss_batches or None,
+            learning=self.learning,
+            requirement=self.requirement,
+            warnings=tuple(self.warnings),
+            **more,
+        )
+
+    def _measured(self, name: str, found: Comparison | None) -> ComparedSide:
+        each, evaluating, measured = self.sides[name], self.judge.evaluating, dict[str, float | None]()
+        if found is not None:
+            stats, times = (found.incumbent if name == "baseline" else found.candidate), step_times(found)
+            measured = {
+                "samples_per_step": stats.samples_per_step,
+                "step_seconds": times[name == "candidate"] if times else None,
+                "start_seconds": statistics.median(stats.fixed_seconds) if stats.fixed_seconds else None,
+            }
+            rate = found.incumbent.samples_per_second
+            if found.estimate is not None and rate is not None:
+                # the candidate's by the paired ratio, so that the two agree with the speedup
+                measured["samples_per_second"] = rate * (1.0 if name == "baseline" else found.estimate.value)
+        return ComparedSide(
+            given=each.given,
+            kind=each.kind,
+            spec=each.workload.spec,
+            plan=each.plan,
+            commit=each.commit,
+            sources=self.sources[name],
+            metric=evaluating.values.get(name),
+            loss=evaluating.loss(name),
+            **measured,
+        )
+
+
+def _planned_run(steps: int | None, found: Comparison) -> Estimate | None:
+    """The ratio over the planned steps, with what each side pays once, by the judging process's clock."""
+    starts, times = (found.incumbent.fixed_seconds, found.candidate.fixed_seconds), step_times(found)
+    if found.estimate is None or times is None or not steps or not all(starts):
+        return None
+    (one, two), stepping, ratios = map(statistics.median, starts), steps * times[0], vars(found.estimate)
+    values = {name: (one + stepping) / (two + stepping / ratios[name]) for name in ("value", "low", "high")}
+    return found.estimate.model_copy(update=values)
 
 
 def _spec(each: Side, options: Options, registry: Registry, seed: int) -> TrialSpec:
@@ -312,125 +360,55 @@ def _spec(each: Side, options: Options, registry: Registry, seed: int) -> TrialS
 
 
 def compare_sides(
-    baseline: str,
-    candidate: str,
-    workload: Build | Script | None,
-    options: Options,
-    *,
-    requirement: Requirement | None = None,
-    ledger: Path | None = None,
-    session: Path | None = None,
-    head: str | None = None,
-    pythons: tuple[str | None, str | None] = (None, None),
-    say: Say = lambda text: None,
+    ask: Ask, workload: Build | Script | None, options: Options, *, say: Say = lambda text: None
 ) -> Compared:
     """Compares two sides.
 
     Args:
-        baseline, candidate: see ``autoopt.comparing.sides``.
         workload: the function or the command that plans, patches, revisions and ``.`` are of.
         options: budget, device and further strategies.
-        requirement: what must hold; without one the comparison goes on until its interval is narrow.
-        ledger: the file that divides one alpha over all asks.
-        session: the file by which an ask knows the baseline, and the ledger's head, from those before it.
-        head: of the ledger, as the last answer reported it; None: the session's.
-        pythons: interpreters of the two sides of a script, where they are not that of the command.
         say: progress, a line at a time.
 
     Raises:
         WorkloadError: the baseline cannot be built, or fails.
         UsageError: a side is none, or the two are a script and a function.
     """
-    clock = time.monotonic
-    registry, began, created = registry_of(options), clock(), now()
-    workload = workload_of((baseline, candidate), workload)
+    registry, began, created = registry_of(options), time.monotonic(), now()
+    workload = workload_of((ask.baseline, ask.candidate), workload)
     with contextlib.ExitStack() as stack:
         stack.enter_context(handled(_stopped))  # checkouts are removed from the user's repository in any case
         sides = {
-            "baseline": stack.enter_context(side(baseline, workload, pythons[0])),
-            "candidate": stack.enter_context(side(candidate, workload, pythons[1])),
+            "baseline": stack.enter_context(side(ask.baseline, workload, ask.baseline_python)),
+            "candidate": stack.enter_context(side(ask.candidate, workload, ask.candidate_python)),
         }
-        check_alike(sides["baseline"], sides["candidate"])
+        check_alike(*sides.values())
         stack.enter_context(sides["baseline"].workload.alone())
-        sources = {name: each.sources for name, each in sides.items()}
-        names = [f"{each.given} ({each.commit[:12]})" if each.commit else each.given for each in sides.values()]
-        before = sessions.read(session) if session else sessions.Session()
-        entry = enter(ledger, baseline=names[0], candidate=names[1], after=head or before.head) if ledger else None
+        before = sessions.read(ask.session) if ask.session else sessions.Session()
+        names = {name: f"{s.given} ({s.commit[:12]})" if s.commit else s.given for name, s in sides.items()}
+        entry = enter(ask.ledger, **names, after=ask.head or before.head) if ask.ledger else None
         known = before.baseline
-        if known is not None and known.fingerprint != sessions.fingerprint_of(sides["baseline"], options.device):
+        if known is not None and known.fingerprint != fingerprint_of(sides["baseline"], options.device):
             known = None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autoopt-compare-")))
-        launcher = stack.enter_context(Launcher())
         comparing = Comparing(
-            sides, options, registry, launcher, folder, began + options.budget_seconds,
-            alpha=entry.alpha if entry else 0.05, requirement=requirement, known=known, evaluates=session is None,
-            say=say,
+            sides, options, registry, stack.enter_context(Launcher()), folder, began + options.budget_seconds,
+            alpha=entry.alpha if entry else 0.05, requirement=ask.requirement, known=known,
+            evaluates=ask.session is None, say=say,
         )  # fmt: skip
         found = comparing.run()
-        tampered = [changed_sources(name, sources[name], sides[name].sources) for name in sides]
-    evaluating, facts = comparing.judge.evaluating, comparing.facts
-    one, two = (evaluating.values.get(name) for name in sides)
-    document = Compared(
-        autoopt_version=autoopt.__version__,
-        created=created,
-        seconds=clock() - began,
-        baseline=_measured(comparing, "baseline", found, sources["baseline"]),
-        candidate=_measured(comparing, "candidate", found, sources["candidate"]),
-        environment=comparing.environment,
-        seed=comparing.seed,
-        answer="undecided",
-        reason="",
-        throughput=found.estimate if found else None,
-        whole=comparing.pairs.whole,
-        control=comparing.control,
-        planned_run=comparing.planned_run(found),
-        planned_steps=facts.max_steps,
-        pairs=found.ratios if found else (),
-        decision=found.decision if found else None,
-        reused=known is not None,
-        metric=evaluating.metric,
-        metric_difference=two - one if one is not None and two is not None else None,
-        metric_note=evaluating.note,
-        loss_batches=evaluating.loss_batches or None,
-        learning=comparing.learning,
-        requirement=requirement,
-        ledger=entry.model_copy(update={"e_value": found.e_value if found else None}) if entry else None,
-        warnings=tuple(comparing.warnings),
+        tampered = comparing.tampered()
+    entry = entry.model_copy(update={"e_value": found.e_value if found else None}) if entry else None
+    document = comparing.document(
+        found, created=created, seconds=time.monotonic() - began, reused=known is not None, ledger=entry
     )
-    tampered += [comparing.pairs.tampered, evaluating.tampered]
-    found_out = answer_of(document, found, comparing.failure, next(filter(None, tampered), ""))
-    if ledger is not None and found_out.ledger is not None:
-        entry = answered(ledger, found_out.ledger, found_out.answer)
-        found_out = found_out.model_copy(update={"ledger": entry})
-    if session is not None:
-        head = found_out.ledger.head if found_out.ledger else before.head
-        sessions.write(session, sessions.Session(baseline=comparing.known, head=head))
-    return found_out
+    document = answer_of(document, found, comparing.failure, tampered)
+    if ask.ledger is not None and entry is not None:
+        document = document.model_copy(update={"ledger": answered(ask.ledger, entry, document.answer)})
+    if ask.session is not None:
+        head = document.ledger.head if document.ledger else before.head
+        sessions.write(ask.session, sessions.Session(baseline=comparing.known, head=head))
+    return document
 
 
 def _stopped(number: int, frame: object) -> None:
     raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
-
-
-def _measured(comparing: Comparing, name: str, found: Comparison | None, sources: dict[str, str]) -> ComparedSide:
-    each, evaluating = comparing.sides[name], comparing.judge.evaluating
-    stats = None if found is None else found.incumbent if name == "baseline" else found.candidate
-    times = step_times(found) if found is not None else None
-    rate = None
-    if found is not None and found.estimate is not None and found.incumbent.samples_per_second is not None:
-        # the candidate's by the paired ratio, so that the two agree with the speedup
-        rate = found.incumbent.samples_per_second * (1.0 if name == "baseline" else found.estimate.value)
-    return ComparedSide(
-        given=each.given,
-        kind=each.kind,
-        spec=each.workload.spec,
-        plan=each.plan,
-        commit=each.commit,
-        sources=sources,
-        samples_per_second=rate,
-        samples_per_step=stats.samples_per_step if stats else None,
-        step_seconds=times[name == "candidate"] if times else None,
-        start_seconds=comparing.start_seconds(name),
-        metric=evaluating.values.get(name),
-        loss=evaluating.loss(name),
-    )

@@ -1,12 +1,12 @@
 """The weights of both sides: whether the candidate trains as the baseline does, and what either is worth.
 
 Each side trains the same number of steps in a fresh process, from a seed that was drawn after both sides were fixed,
-and hands over its weights; the candidate's own word is not asked. The judge's own process, made from the baseline,
-compares and evaluates them. Where weights differ by more than they would alone, both train once more with the same
+and hands over its weights; the candidate's own word is not asked. Processes of the judge's own, made from the baseline,
+compare and evaluate them. Where weights differ by more than they would alone, both train once more with the same
 random samples, and gradients at the baseline's weights and the optimizers' updates show whether it is rounding.
 
-A function's evaluation is called, on data that are pinned. A script evaluates in its own loop: the judge lets a process
-of the baseline train on with the weights held until it has evaluated them (``autoopt.script.tasks``).
+A function's evaluation is called. A script evaluates in its own loop: the judge lets a process of the baseline train on
+with the weights held until it has evaluated them (``autoopt.script.tasks``). What either reads is pinned.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoopt.benchmark.contents import added
-from autoopt.comparing.watched import STEPS
+from autoopt.comparing.watched import PATIENCE, STEPS
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
 from autoopt.records.facts import WorkloadFacts
-from autoopt.search.accept.gathering import SECONDS, Probes
+from autoopt.search.accept.gathering import PROBE_TIMEOUT, SECONDS, Probes
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.trainings import R
+from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.arena import Clock
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Risk
@@ -34,13 +35,6 @@ from autoopt.trial.remote.launcher import AnyTrial
 TAMPERED = "what the baseline's evaluation reads was changed while it was compared"
 
 _TASKS = "autoopt.comparing.tasks"
-_HELD = "autoopt.script.tasks:evaluate"
-_TIMEOUT = 600.0
-"""Seconds of one evaluation at the most."""
-
-
-PATIENCE = 60.0
-"""Seconds that an answer is waited for at least, however little of the budget is left."""
 
 
 @dataclass
@@ -67,6 +61,12 @@ class Trials:
         """Seconds that an answer is waited for."""
         return max(self.deadline - self.clock(), PATIENCE)
 
+    def patient(self, name: str) -> TrialRunner:
+        """The runner of one side, whose processes have until then to start."""
+        runner = self.runners[name]
+        runner.limits = TimeLimits(start=self.patience, ready=self.patience)
+        return runner
+
 
 class Evaluating:
     """Evaluates weights of both sides in processes of the baseline.
@@ -81,13 +81,13 @@ class Evaluating:
         metric: its name.
         values: the metric of each side's weights; None where they do not fit the baseline's model.
         losses: of each side, on the same batches.
-        pinned: digest of what the evaluation reads; None without one, or where it does not read the same twice.
+        pinned: digest of what the evaluation reads; None without one, or where it does not read the same again.
         tampered: why the evaluation is not what it was before the candidate ran; empty where it is.
         note: why there is no metric; empty where there is one.
     """
 
     def __init__(self, trials: Trials, facts: WorkloadFacts, seconds: float, wanted: bool = True) -> None:
-        self._trials, self._script, self._seconds = trials, trials.script, seconds
+        self._trials, self._seconds = trials, seconds
         self._evaluates, self._wanted = facts.has_evaluate, wanted
         self._pattern: str | None = None
         self.metric = facts.metric
@@ -97,40 +97,15 @@ class Evaluating:
         self.tampered = self.note = ""
 
     def baseline(self, weights: str) -> None:
-        """The evaluation before the candidate runs: a script's of its own weights, of a function the data alone."""
-        if self._script and self._wanted:
+        """The evaluation of a file of the baseline's weights, before the candidate runs."""
+        if self._wanted:
             found = self._held(weights, "baseline")
             self._pattern, self.pinned = found.get("pattern"), found.get("digest")
-        elif self._evaluates and self._wanted:
-            digests: set[str | None] = set()
-            for _ in range(2):  # not every one reads the same again
-                with self._trials.begin("baseline", "pin") as process:
-                    digests.add(process.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"])
-            self.pinned = digests.pop() if len(digests) == 1 else None
 
-    def candidate(self, judge: AnyTrial, baseline: str, candidate: str) -> None:
-        """Both sides of a function, or a script's candidate, once all have trained.
-
-        Args:
-            judge: a fresh process of the baseline.
-            baseline, candidate: files of weights.
-        """
+    def candidate(self, baseline: str, candidate: str) -> None:
+        """That of the candidate's, once both have trained; of the baseline's again where it reads something else."""
         if not self._wanted:
             return
-        if self._script:
-            self._of_script(baseline, candidate)
-            return
-        if self.pinned is not None and judge.call(f"{_TASKS}:pin", timeout=_TIMEOUT)["digest"] != self.pinned:
-            self.tampered = TAMPERED
-        weights = [baseline, candidate]
-        answer = judge.call(f"{_TASKS}:evaluate", timeout=_TIMEOUT, weights=weights, losses=not self._evaluates)
-        for name, found in zip(("baseline", "candidate"), answer["found"], strict=True):
-            self.values[name] = found["metrics"].get(self.metric)
-            self.losses[name] = found["losses"]
-        if not self._evaluates:
-            self.note = "the workload has no evaluation"
-
-    def _of_script(self, baseline: str, candidate: str) -> None:
         digest = self._held(candidate, "candidate").get("digest")
         if self.pinned is None or digest is None or digest == self.pinned:
             return
@@ -141,10 +116,14 @@ class Evaluating:
 
     def _held(self, weights: str, name: str) -> JsonDict:
         """One side's weights in a process of the baseline; what goes wrong there is noted and fails nobody."""
-        arguments: JsonDict = {"weights": weights, "seconds": self._seconds, "pattern": self._pattern}
+        task, timeout = f"{_TASKS}:evaluate", PROBE_TIMEOUT
+        arguments: JsonDict = {"metric": self.metric or "", "losses": not self._evaluates}
+        if self._trials.script:
+            task, timeout = "autoopt.script.tasks:evaluate", 3 * self._seconds + PATIENCE
+            arguments = {"seconds": self._seconds, "pattern": self._pattern}
         try:
             with self._trials.begin("baseline", f"evaluate-{name}") as process:
-                found = process.call(_HELD, timeout=3 * self._seconds + 60.0, **arguments)
+                found = process.call(task, timeout=timeout, weights=weights, **arguments)
         except TrialFailed as failure:
             found = {"why": failure.reason}
         if name == "baseline":
@@ -240,8 +219,7 @@ class Judge:
             TrialFailed: it failed; ``where`` names it.
         """
         self._train("baseline")
-        with _blaming("baseline"):
-            self.evaluating.baseline(str(self.trained["baseline"].weights[0]))
+        self.evaluating.baseline(str(self.trained["baseline"].weights[0]))
 
     def learning(self) -> Learning:
         """The level of quality.
@@ -254,10 +232,9 @@ class Judge:
         for name in ("candidate", *(("baseline",) if self.again is None else ())):
             self._train(name)
         one, two = self.trained["baseline"], self.trained["candidate"]
-        with self.trials.begin("baseline", "judge") as judge:
-            learning = self._apart(judge)
-            self.again = learning.again
-            self.evaluating.candidate(judge, str(one.weights[0]), str(two.weights[0]))
+        learning = self._apart()
+        self.again = learning.again
+        self.evaluating.candidate(str(one.weights[0]), str(two.weights[0]))
         learning = learning.model_copy(update={"evaluation": self.evaluating.pinned, **self._level(learning)})
         drawn = learning.level == "undecided" and (learning.start_apart or 0.0) <= SAME < (learning.apart or 0.0)
         return self._drawn_alike(learning) if drawn and (learning.again or 0.0) <= SAME else learning
@@ -271,17 +248,17 @@ class Judge:
         self.fix_baseline()
         self._train("candidate")
         one, two = (str(self.trained[name].weights[0]) for name in ("baseline", "candidate"))
-        with self.trials.begin("baseline", "judge") as judge:
-            self.evaluating.candidate(judge, one, two)
+        self.evaluating.candidate(one, two)
         return self.evaluating.loss("baseline"), self.evaluating.loss("candidate")
 
-    def _apart(self, judge: AnyTrial) -> Learning:
-        """How far both sides' latest weights, and those at the start, lie apart."""
+    def _apart(self) -> Learning:
+        """How far both sides' latest weights, and those at the start, lie apart, by the judge's own process."""
         one, two = self.trained["baseline"], self.trained["candidate"]
         end = str(one.weights[-1])
         pairs = [[end, str(two.weights[-1])], [str(one.first), str(two.first)], [end, str(one.weights[0])]]
         arguments: JsonDict = {"first": str(one.first), "last": end, "pairs": pairs}
-        found, start, again = judge.call(f"{_TASKS}:apart", timeout=300.0, **arguments)["apart"]
+        with self.trials.begin("baseline", "judge") as judge:
+            found, start, again = judge.call(f"{_TASKS}:apart", timeout=PROBE_TIMEOUT, **arguments)["apart"]
         again = again if self.again is None else self.again
         return Learning(steps=2 * self.steps, apart=found, again=again, start_apart=start)
 
@@ -291,8 +268,7 @@ class Judge:
             runner.draw_alike(True)
         for name in ("baseline", "candidate"):
             self._train(name)
-        with self.trials.begin("baseline", "judge") as judge:
-            found = self._apart(judge).model_copy(update={"evaluation": before.evaluation})
+        found = self._apart().model_copy(update={"evaluation": before.evaluation})
         found = found.model_copy(update=self._level(found))
         if found.level == "undecided":
             for runner in self.trials.runners.values():
@@ -352,7 +328,7 @@ class Judge:
                 samples = added(samples, found.get("samples"))
 
             def keep(path: Path) -> Path:
-                process.call(f"{_TASKS}:keep", timeout=300.0, out=str(path))
+                process.call(f"{_TASKS}:keep", timeout=PROBE_TIMEOUT, out=str(path))
                 return path
 
             ahead = 0

@@ -13,9 +13,9 @@ from math import log, sqrt
 from pathlib import Path
 
 from autoopt.comparing.sides import Side
-from autoopt.errors import DocumentError
-from autoopt.records import Environment, JsonDict, Noise, Record, Sites, ValidationError
+from autoopt.records import Environment, JsonDict, Noise, Record, Sites
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.reading import read_document
 from autoopt.records.writing import write_whole, writing
 from autoopt.storage.fingerprint import fingerprint
 
@@ -57,12 +57,7 @@ def read(path: Path) -> Session:
     Raises:
         DocumentError: it is no session, or of a newer schema.
     """
-    try:
-        return Session.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Session()
-    except (OSError, UnicodeDecodeError, ValidationError):
-        raise DocumentError(f"{path} is no session of autoopt judge", hint="name another --session") from None
+    return read_document(path, Session) if path.exists() else Session()
 
 
 def write(path: Path, session: Session) -> None:

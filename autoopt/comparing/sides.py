@@ -16,6 +16,7 @@ from pathlib import Path
 
 import autoopt
 from autoopt.benchmark.environment import git
+from autoopt.comparing.ask import TODAY
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError, WorkloadError
 from autoopt.export.applying import patched_texts
 from autoopt.loading.importing import is_path, parse
@@ -30,7 +31,6 @@ from autoopt.storage.fingerprint import source_hashes
 
 _OWN = Path(autoopt.__file__).resolve().parents[1]
 
-TODAY = "."
 FORMS = (
     "a build (my_module:build), a command ('python train.py'), a plan (plan.json), a patch (change.diff), a run "
     "directory, a revision (main, HEAD~1, v1.2), or . for the files as they are"

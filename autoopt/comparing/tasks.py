@@ -84,24 +84,32 @@ def _distance(left: Any, right: Any) -> float | None:
     return math.sqrt(sum(squares))
 
 
-def evaluate(live: TrialContext, weights: list[str], losses: bool = False) -> JsonDict:
-    """Metrics or losses of others' weights, by this workload: ``{"found": [{"metrics", "losses"}, ...]}``.
+def evaluate(live: TrialContext, weights: str, metric: str, losses: bool) -> JsonDict:
+    """The metric of another's weights by this workload, in the form of ``autoopt.script.tasks:evaluate``.
 
-    ``metrics``: by its own evaluation. Empty where it has none, or ``losses`` are asked for: of the same training
-    batches. Both are empty of weights that do not fit this model.
+    Args:
+        losses: those of training batches are taken in place of the metric, as where there is no evaluation.
+
+    Returns:
+        ``metric``, ``value``; ``losses``; ``why``: there is no metric. ``digest``: of the batches that the evaluation
+        reads, the first of them where they are many. Nothing of weights that do not fit this model.
     """
     training, model = live.training, _model(live)
-    batches = [] if training.evaluation is not None and not losses else [training.next() for _ in range(LOSSES)]
-    found: list[JsonDict] = []
-    for path in weights:
-        try:
-            model.load_state_dict(torch.load(Path(path), weights_only=True))
-        except RuntimeError:
-            found.append({"metrics": {}, "losses": []})
-            continue
-        metrics = {} if batches else {name: float(value) for name, value in training.evaluate().items()}
-        found.append({"metrics": metrics, "losses": [_loss(live, group) for group in batches]})
-    return {"found": found}
+    try:
+        model.load_state_dict(torch.load(Path(weights), weights_only=True))
+    except RuntimeError:
+        return {}
+    if losses:
+        groups = [training.next() for _ in range(LOSSES)]
+        return {"losses": [_loss(live, group) for group in groups], "why": "the workload has no evaluation"}
+    assert training.evaluation is not None
+    hashed = hashlib.sha256()
+    with evaluating(training.model):
+        for batch in itertools.islice(training.evaluation.batches, _PINNED):
+            hashed.update(digest(batch).encode())
+    value = training.evaluate().get(metric)
+    found = {"value": None if value is None else float(value), "digest": hashed.hexdigest()[:16]}
+    return {"metric": metric, **found, "losses": []}
 
 
 def _loss(live: TrialContext, group: list[Any]) -> float | None:
@@ -110,21 +118,6 @@ def _loss(live: TrialContext, group: list[Any]) -> float | None:
     with torch.no_grad():
         value = sum(float(live.training.forward(batch)) for batch in group) / len(group)
     return value if math.isfinite(value) else None
-
-
-def pin(live: Any) -> JsonDict:
-    """A digest of the batches that the evaluation reads, the first of them where they are many.
-
-    ``{"digest": ... | None}``: None of a script, which evaluates in its own loop, and where there is no evaluation.
-    """
-    evaluation = getattr(live.training, "evaluation", None)
-    if evaluation is None:
-        return {"digest": None}
-    hashed = hashlib.sha256()
-    with evaluating(live.training.model):
-        for batch in itertools.islice(evaluation.batches, _PINNED):
-            hashed.update(digest(batch).encode())
-    return {"digest": hashed.hexdigest()[:16]}
 
 
 def imported(live: Any) -> JsonDict:

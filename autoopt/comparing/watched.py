@@ -28,6 +28,8 @@ STEPS = "autoopt.benchmark.tasks:probe_losses"
 SAMPLED = "autoopt.comparing.tasks:sampled"
 MOVED_AWAY = "autoopt.comparing.tasks:moved_away"
 
+PATIENCE = 60.0
+"""Seconds that an answer is waited for at least, however little of the budget is left."""
 _ASKED = 3
 """Steps by which a speed is known: the shortest of them was not disturbed."""
 
@@ -89,16 +91,15 @@ class Pair:
 class Pairs:
     """The pairs of processes of a comparison.
 
-    ``starts``: seconds of each side's starts. ``step_seconds``: of the baseline, once known; ``samples_per_step``: its
-    own, which both sides' steps are counted by; 0 where samples cannot be counted; None: each side's own count holds,
-    since both are the user's. ``spent``: steps and seconds of each side, those before each block included.
-    ``tampered``: why a frozen process is not what it was; empty where all are.
+    ``step_seconds``: of the baseline, once known; ``samples_per_step``: its own, which both sides' steps are counted
+    by; 0 where samples cannot be counted; None: each side's own count holds, since both are the user's. ``spent``:
+    steps and seconds of each side, those before each block included. ``tampered``: why a frozen process is not what it
+    was; empty where all are.
     """
 
     step_seconds: float | None = None
     samples_per_step: float | None = None
     all: list[Pair] = field(default_factory=list)
-    starts: dict[str, list[float]] = field(default_factory=lambda: {"baseline": [], "candidate": []})
     spent: dict[str, tuple[int, float]] = field(default_factory=dict)
     tampered: str = ""
 
@@ -188,7 +189,6 @@ class WatchedArm(TrialArm):
         self._step_seconds = max(min(seconds), 1e-9)
         steady = self.position * self._step_seconds  # the weights show at which step it stands
         start = max(self._clock() - self._began - steady, 0.0)
-        self._pairs.starts[self._side].append(start)
         return Startup(
             build_seconds=start, setup_seconds=0.0, warmup_seconds=steady, warmup_steps=self.position,
             fixed_seconds=start, steady=reported.steady, cycle=reported.cycle, compiler=reported.compiler,
@@ -196,7 +196,7 @@ class WatchedArm(TrialArm):
         )  # fmt: skip
 
     def _trained(self, steps: int) -> Block:
-        timeout = self._patience * steps * self._step_seconds + 60.0
+        timeout = self._patience * steps * self._step_seconds + PATIENCE
         block = Block.model_validate(self._process.call(STEPS, timeout=timeout, steps=steps))
         self.position = block.first_step + block.steps
         return block
@@ -211,13 +211,13 @@ class WatchedArm(TrialArm):
             self._trained(1)
         if self.position < self.pair.start:
             self._trained(self.pair.start - self.position)
-        self._process.call(MOVED_AWAY, timeout=self._patience + 60.0, seed=self.pair.entries)
+        self._process.call(MOVED_AWAY, timeout=self._patience + PATIENCE, seed=self.pair.entries)
         self.aligned = True
         self._sample()
 
     def _sample(self) -> None:
         """Takes entries of the weights, as they are now."""
-        found = self._process.call(SAMPLED, timeout=self._patience + 60.0, seed=self.pair.entries)
+        found = self._process.call(SAMPLED, timeout=self._patience + PATIENCE, seed=self.pair.entries)
         self.pair.seen.setdefault(self._label, {})[self.run, self.position] = found["values"]
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:

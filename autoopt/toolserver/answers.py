@@ -17,7 +17,7 @@ def _fields(record: object, *names: str) -> JsonDict:
 
 def ratio(estimate: Estimate | None) -> JsonDict | None:
     """A speedup with its interval: above 1 is faster."""
-    return None if estimate is None else _fields(estimate, "value", "low", "high", "confidence", "n")
+    return None if estimate is None else estimate.model_dump()
 
 
 def profiled(found: Profile) -> JsonDict:
@@ -52,17 +52,13 @@ def opportunities(found: Profile) -> JsonDict:
         known = each.predicted
         return (False, 0.0) if known is None else (known.kind is not EstimateKind.BOUND, known.value)
 
-    def predicted(each: Prediction) -> JsonDict | None:
-        reported = ratio(each.predicted)
-        return None if each.predicted is None or reported is None else {**reported, "kind": each.predicted.kind.value}
-
     able = sorted((each for each in found.predictions if each.applies and not each.reason), key=rank, reverse=True)
     advice = sorted(found.advice, key=lambda each: each.share or 0.0, reverse=True)
     of_change = ("strategy", "setting", "file", "line", "how")
     of_advice = ("title", "evidence", "file", "line", "suggestion")
     return {
         "run": _run(found),
-        "changes": [{**_fields(each, *of_change), "predicted": predicted(each)} for each in able],
+        "changes": [{**_fields(each, *of_change), "predicted": ratio(each.predicted)} for each in able],
         "by_hand": [{**_fields(each, *of_advice), "share_of_step": each.share} for each in advice],
         "not_worth_trying": [
             {"strategy": each.strategy, "reason": each.reason} for each in found.predictions if each.reason

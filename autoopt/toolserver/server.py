@@ -15,6 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 import autoopt
+from autoopt.comparing.ask import TODAY, Ask, requirement_of
 from autoopt.errors import AutooptError
 from autoopt.options.duration import parse_duration
 from autoopt.records import Change, JsonDict, PlanDocument, Profile
@@ -112,8 +113,8 @@ class _Tools:
         target: str,
         ctx: Context,
         words: list[str] | None = None,
-        baseline: str = ".",
-        candidate: str = ".",
+        baseline: str = TODAY,
+        candidate: str = TODAY,
         changes: list[Change] | None = None,
         require: str | None = None,
         ledger: str | None = None,
@@ -128,13 +129,14 @@ class _Tools:
         with ledger: a file in the workspace that spends one error budget over all asks. Answers faster, not_slower,
         slower, no_difference, undecided (no pass), failed or refused.
         """
-        other = self._workspace.side(candidate)
-        if changes:
-            other = str(self._plan(changes).relative_to(self._workspace.root))
-        options = _options(
-            baseline=self._workspace.side(baseline), candidate=other, budget=budget, require=require,
-            ledger=self._workspace.path(ledger) if ledger else None, metric=metric,
-        )  # fmt: skip
+        other = str(self._plan(changes).relative_to(self._workspace.root)) if changes else candidate
+        ask = Ask(
+            self._workspace.side(baseline),
+            self._workspace.side(other),
+            requirement_of(require) if require else None,
+            self._workspace.path(ledger) if ledger else None,
+        )
+        options = _options(**ask.given(budget=budget, metric=metric))
         named = self._workspace.workload(target, words or [])
         document = await self._commands.json(["compare", *options, "--json", *named], self._report(ctx, budget))
         return answers.compared(Compared.model_validate(document))
@@ -146,7 +148,7 @@ class _Tools:
         ctx: Context,
         words: list[str] | None = None,
         baseline: str = "HEAD",
-        candidate: str = ".",
+        candidate: str = TODAY,
         seconds: float = 60.0,
         head: str | None = None,
     ) -> dict[str, Any]:
@@ -155,8 +157,8 @@ class _Tools:
         target, words, baseline, candidate: as for compare. The first call measures the baseline, later ones use that
         again; all share an error of 5 %. Commit before an edit, and after a keep. head: of the last answer.
         """
-        sides = {"baseline": self._workspace.side(baseline), "candidate": self._workspace.side(candidate)}
-        options = _options(**sides, seconds=f"{seconds:g}", head=head)
+        ask = Ask(self._workspace.side(baseline), self._workspace.side(candidate), head=head)
+        options = _options(**ask.given(seconds=f"{seconds:g}"))
         named = self._workspace.workload(target, words or [])
         verdict: JsonDict = await self._commands.json(["judge", *options, *named], self._report(ctx, f"{seconds}s"))
         return verdict

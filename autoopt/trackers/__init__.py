@@ -68,7 +68,8 @@ class Tracker(ABC):
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Numbers of a training in one of its steps (``autoopt train``), or of a run."""
 
-    def _file(self, path: Path) -> None:  # noqa: B027 - TensorBoard has no place for files
+    @abstractmethod
+    def _file(self, path: Path) -> None:
         """Keeps a file of the run directory, where the tracker has a place for it."""
 
     @abstractmethod

@@ -33,10 +33,9 @@ class Follower(Tracker):
         for name, value in values.items():
             self._run.add_scalar(name, value, step)
 
-    def finish(self, report: Path | None = None) -> None:
-        if self._run is not None and report is not None:  # there is no place for a file
-            self._run.add_text("report", str(report))
-        super().finish()
+    def _file(self, path: Path) -> None:
+        if path.suffix == ".html":  # it has no place for files: the path of the report
+            self._run.add_text("report", str(path))
 
     def _close(self) -> None:
         self._run.close()

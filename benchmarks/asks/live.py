@@ -9,6 +9,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from autoopt.comparing.ask import Ask
 from autoopt.comparing.compare import compare_sides
 from autoopt.options import Options
 from autoopt.records.comparing import Requirement
@@ -58,10 +59,8 @@ def ask(kind: str, number: int, budget: float) -> dict[str, Any]:
         git(FOLDER, "commit", "-qm", f"{kind} {number}")
     options = Options(budget_seconds=budget, device="cpu")
     with contextlib.chdir(FOLDER):
-        found = compare_sides(
-            "HEAD~1", "HEAD", Build("job.py:build"), options,
-            requirement=Requirement(kind="faster"), ledger=FOLDER / ".git" / f"{kind}.jsonl",
-        )  # fmt: skip
+        ask = Ask("HEAD~1", "HEAD", Requirement(kind="faster"), FOLDER / ".git" / f"{kind}.jsonl")
+        found = compare_sides(ask, Build("job.py:build"), options)
     ratio, ledger = found.throughput, found.ledger
     assert ledger is not None
     return {

@@ -6,9 +6,11 @@ import contextlib
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autoopt.comparing.ask import Ask
 from autoopt.comparing.compare import compare_sides
 from autoopt.options import Options
 from autoopt.records.comparing import Requirement
@@ -38,12 +40,11 @@ def measure(seconds: float) -> tuple[dict[str, Any], str]:
         git(".", "checkout", "-q", "-b", "decoded-once")
         Path(EXAMPLE.name).write_text(decoded_once(EXAMPLE.read_text(encoding="utf-8")), encoding="utf-8")
         git(".", "commit", "-qam", "images are decoded once")
-        found = compare_sides(
-            "main", "decoded-once", COMMAND, Options(budget_seconds=seconds, device="cpu"),
-            requirement=Requirement(kind="faster"), say=lambda text: print(text, file=sys.stderr),
-        )  # fmt: skip
-        words = f"--baseline main --candidate decoded-once --require faster --ledger asks.jsonl {COMMAND.asked()}"
-        found = found.model_copy(update={"command": f"autoopt compare {words}"})
+        ask = Ask("main", "decoded-once", Requirement(kind="faster"))
+        options = Options(budget_seconds=seconds, device="cpu")
+        found = compare_sides(ask, COMMAND, options, say=lambda text: print(text, file=sys.stderr))
+        asked = replace(ask, ledger=Path("asks.jsonl"))  # without which the command does not take a requirement
+        found = found.model_copy(update={"command": asked.command(COMMAND)})
         diff = git(".", "diff", "main", "decoded-once")
     return {**found.model_dump(), "diff": diff}, compared.markdown(found)
 

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from autoopt.records import Result
 from autoopt_reports.view import units
-from autoopt_reports.view.claims import claim_of, target_phrase
+from autoopt_reports.view.claims import claim_of
 from autoopt_reports.view.verdict import VerdictView
 
 WIDTH, HEIGHT = 720, 236
@@ -88,23 +88,9 @@ def _bars(result: Result) -> list[Shape]:
 
 
 def _seconds(result: Result) -> tuple[str, float, float] | None:
-    """Seconds that are compared, which divide to the headline's factor."""
-    claim, baseline = claim_of(result), result.baseline.time_to_target_seconds
-    if not result.found:
-        step = result.baseline.step_seconds
-        if baseline is not None:
-            goal = "target" if result.objective.has_target else target_phrase(result)
-            return f"time to {goal}", baseline.value, baseline.value
-        return None if step is None else ("a training step in interleaved blocks (median)", step.p50, step.p50)
-    if claim.value is None or not claim.value.value:
-        return None
-    if claim.record is not None:
-        what = "a training step" if claim.record.kind == "per_step" else f"time {claim.of_what}"
-        return what, claim.record.baseline_seconds, claim.record.best_seconds
-    block = result.baseline.step_seconds
-    if block is None:
-        return None
-    return "a training step in interleaved blocks (median)", block.p50, block.p50 / claim.value.value
+    """The first time of the page that both sides have, with what it is."""
+    pairs = ((fact.label, fact.before.value, fact.after.value) for fact in VerdictView(result).facts[:2])
+    return next(((label, before, after) for label, before, after in pairs if before and after), None)
 
 
 def _foot(result: Result) -> str:

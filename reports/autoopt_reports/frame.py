@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from autoopt import events
 from autoopt.records import Round, Trial, Verdict
 from autoopt_reports.state import PHASES, State, stacked
 from autoopt_reports.terminal import (
@@ -23,9 +24,11 @@ from autoopt_reports.terminal import (
 )
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, name
+from autoopt_reports.view.trials import UNMEASURED, WORDS
 
-OUTCOME, VERDICT = 27, 13
-"""Columns of the longest outcome and the longest verdict."""
+OUTCOME = 27
+"""Columns of the longest outcome."""
+VERDICT = 1 + max(len(words) for verdict, words in WORDS.items() if verdict not in UNMEASURED)
 NARROW = 66  # under this width the mark alone reports the verdict
 KEYS = " Ctrl-C: finish this trial and report · twice: stop now, journal kept"
 
@@ -36,8 +39,8 @@ def draw(state: State, elapsed: float, budget: float, width: int, height: int) -
     rows = max(1, min(6, height - 12))
     times = elapsed, budget
     parts: list[RenderableType] = [_title(state, *times, width), _numbers(state, width), _phases(state, *times, width)]
-    if state.round is not None:
-        parts.append(_panel(stages_lines(state.round, inner), "where the time goes (best so far)", width))
+    if (measured := state.last(events.RoundMeasured)) is not None:
+        parts.append(_panel(stages_lines(measured.round, inner), "where the time goes (best so far)", width))
     parts.append(_panel(_trials(state, elapsed, inner, rows), "trials", width))
     if state.warnings:
         count = len(state.warnings)
@@ -74,18 +77,19 @@ def _title(state: State, elapsed: float, budget: float, width: int) -> Text:
 def _numbers(state: State, width: int) -> Text:
     """Baseline, best and quality in one line."""
     text = Text(" ")
-    if state.baseline is None or state.baseline.step_seconds is None:
-        seen = state.first_steps
+    measured, noise = state.last(events.BaselineMeasured), state.last(events.NoiseMeasured)
+    if measured is None or measured.baseline.step_seconds is None:
+        seen = state.last(events.FirstSteps)
         shown = f"first steps: {first_steps_text(seen)}" if seen is not None else "measuring the baseline"
         text.append(shown, style="dim")
         text.truncate(width, overflow="ellipsis")
         return text
     text.append("Baseline ")
-    text.append(f"{units.duration(state.baseline.step_seconds.p50)}/step", style="bold")
-    if state.noise is not None and state.noise.floor is not None:
-        text.append(f" ±{units.percent(state.noise.floor)}", style="dim")
+    text.append(f"{units.duration(measured.baseline.step_seconds.p50)}/step", style="bold")
+    if noise is not None and noise.noise.floor is not None:
+        text.append(f" ±{units.percent(noise.noise.floor)}", style="dim")
     text.append("  ")
-    if state.best is None or (state.baseline and state.best.plan == state.baseline.plan):
+    if state.best is None or state.best.plan == measured.baseline.plan:
         text.append("Best: none yet", style="dim")
     else:
         text.append("Best ")
@@ -127,18 +131,15 @@ def _phases(state: State, elapsed: float, budget: float, width: int) -> Text:
         mark = "●" if done else "◐" if now else "○"
         round_ = f" ({state.phase_round})" if now and state.phase_round and phase in {"simplify", "optimize"} else ""
         text.append(f"{mark} {phase}{round_}  ", style="bold" if now else "" if done else "dim")
-    return _ends(text, _eta(state, elapsed, budget), width)
-
-
-def _eta(state: State, elapsed: float, budget: float) -> str:
-    if state.finished:
-        return "done"
-    left = max(0.0, budget - elapsed)
     eta = state.eta(elapsed, budget)
-    if eta is None:
-        return f"≤{clock_text(left)} left"
-    low, high = (max(1, round(seconds / 60)) for seconds in eta)
-    return f"ETA {low}–{high} min" if high > low else f"ETA {low} min"
+    if state.finished:
+        left = "done"
+    elif eta is None:
+        left = f"≤{clock_text(budget - elapsed)} left"
+    else:
+        low, high = (max(1, round(seconds / 60)) for seconds in eta)
+        left = f"ETA {low}–{high} min" if high > low else f"ETA {low} min"
+    return _ends(text, left, width)
 
 
 def stages_lines(round_: Round, width: int) -> list[Text]:
@@ -175,10 +176,10 @@ def _trials(state: State, elapsed: float, width: int, rows: int) -> list[Text]:
     lines += [trial_line(trial, width, state.has_target) for trial in list(state.trials)[: rows - len(lines)]]
     if not lines:
         found = ["none yet"]
-        if state.predicted is not None:
-            found = prediction_texts(state.predicted)
-        elif state.opportunities is not None:
-            found = opportunity_texts(state.opportunities)
+        if (predicted := state.last(events.Predicted)) is not None:
+            found = prediction_texts(predicted)
+        elif (seen := state.last(events.Opportunities)) is not None:
+            found = opportunity_texts(seen)
         lines = [Text(fit(text, width), style="dim") for text in found[:rows]]
     return lines + [Text("") for _ in range(rows - len(lines))]
 
@@ -197,7 +198,7 @@ def _row(place: int, mark: str, change: str, outcome: str, verdict: str, width: 
 
 
 def trial_line(trial: Trial, width: int, has_target: bool = True) -> Text:
-    verdict, style = trial.verdict.value.replace("_", " "), STYLES.get(trial.verdict, "dim")
+    verdict, style = WORDS[trial.verdict], STYLES.get(trial.verdict, "dim")
     reported = trial_change(trial), trial_outcome(trial, has_target)
     return _row(trial.id, MARKS[trial.verdict], *reported, verdict, width, style)
 

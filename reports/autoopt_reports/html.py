@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import resources
@@ -22,7 +22,6 @@ from markupsafe import Markup, escape
 from autoopt.records import Profile, Record, Result
 from autoopt.records.writing import replacing
 from autoopt_reports.charts import planes, rows
-from autoopt_reports.charts.plane import Plane
 from autoopt_reports.view import Report
 from autoopt_reports.view.profile import ProfileView
 from autoopt_reports.view.text import Interval, Name, Number, Part, Phrase
@@ -119,26 +118,21 @@ class Table:
     marks: Mapping[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A plane with its title, and what it shows in one sentence."""
-
-    id: str
-    title: str
-    sentence: str
-    plane: Plane
-
-
 def tables_page(document: Record, **view: object) -> str:
     """A self-contained page of tables: of ``autoopt compare``, ``latency`` and ``report --against``.
 
     Args:
         view: ``brand`` (the command), ``title``, ``headline`` and ``tables``; where there are any, ``facts`` (label and
-            text), ``figures``, ``lead`` (a sentence below the headline), ``differences`` (why the two sides are not
+            text), ``tradeoffs``, ``lead`` (a sentence below the headline), ``differences`` (why the two sides are not
             quite comparable) and ``output`` (of an acceptance test); ``tone``: ``win``, or else ``none``.
     """
-    absent = {"tone": "none", "lead": "", "facts": (), "differences": (), "figures": (), "output": ""}
+    absent = {"tone": "none", "lead": "", "facts": (), "differences": (), "tradeoffs": (), "output": ""}
     return page("tables.html.j2", document, **(absent | view))
+
+
+def lines(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """The facts of such a page as lines for a terminal."""
+    return (f"{label[0].lower()}{label[1:]}: {text}" for label, text in facts)
 
 
 @cache

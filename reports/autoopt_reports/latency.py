@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autoopt.records import Estimate
-from autoopt.records.latency import Acceptance, Latency, Served
-from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, frame, span
-from autoopt_reports.html import Figure, Table, tables_page
+from autoopt.records.latency import Latency, Served
+from autoopt_reports.html import Table, lines, tables_page
 from autoopt_reports.view import units
-from autoopt_reports.view.text import number, say
+from autoopt_reports.view.text import Number, Phrase, name, number
+from autoopt_reports.view.tradeoff import Limit, Spot, Tradeoff
 from autoopt_reports.view.units import NOT_MEASURED
 
 ANSWERS = {"yes": "holds", "no": "does not hold", "undecided": "undecided", None: "not asked"}
@@ -34,53 +34,43 @@ def headline(found: Latency) -> str:
     """The verdict in one line."""
     limit = "" if found.limit_seconds is None else f"P95 of {milliseconds(found.limit_seconds)}"
     if found.chosen is None:
-        return f"{limit or 'Nothing'}: {ANSWERS[found.holds]}" if limit else "No variant was shown to keep the quality"
+        return f"{limit}: {ANSWERS[found.holds]}" if limit else "No variant was shown to keep the quality"
     best = found.variant(found.chosen)
     assert best is not None
-    speed = f", {ratio_text(best.ratio)} of the model as it is" if best.name != "as it is" else ""
+    speed = f", {best.ratio.text()} of the model as it is" if best.ratio and best.name != "as it is" else ""
     return f"{limit + ' holds: ' if limit else ''}{best.name}, P95 {latency_text(best)}{speed}"
 
 
 def summary(found: Latency) -> Iterator[str]:
     """Lines for a terminal: the answer first."""
     yield headline(found)
-    yield found.reason
     for served in found.variants:
         if served.status in ("measured", "screened"):
             yield f"  {served.name}: P95 {latency_text(served)}; drop of {found.metric} {served.drop_text}"
         else:
             yield f"  {served.name}: {served.status.replace('_', ' ')}: {served.reason}"
-    for warning in found.warnings:
-        yield f"warning: {warning}"
-    if found.exported:
-        yield f"exported: {found.exported}"
-    if found.acceptance is not None:
-        yield f"acceptance test without autoopt: {_passed(found.acceptance, '; ')}"
-
-
-def _passed(tested: Acceptance, between: str) -> str:
-    passed = "passed" if tested.exit_code == 0 else f"failed (exit code {tested.exit_code})"
-    return f"{passed}{between}{tested.command}"
+    yield from lines(facts(found))
 
 
 def facts(found: Latency) -> list[tuple[str, str]]:
     """Title and text of what is said of the whole."""
-    size = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.batch.items())
-    lengths = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.lengths.items())
-    at = found.environment
+    size, lengths = (
+        ", ".join(f"{n} ({100 * share:g} %)" for n, share in shares.items()) for shares in (found.batch, found.lengths)
+    )
+    cut = f", cut to {lengths} tokens" if lengths else ""
+    at, tested = found.environment, found.acceptance
+    passed = tested and ("passed" if tested.exit_code == 0 else f"failed (exit code {tested.exit_code})")
     reported = [
         ("Why", found.reason),
         ("Limit", f"P95 {milliseconds(found.limit_seconds)}" if found.limit_seconds else "none was given"),
         ("Quality", f"at most {100 * found.max_drop:g} % of {found.metric}, on {found.validation_samples} samples"),
-        (
-            "Requests",
-            f"{size} samples each, {found.clients} at once" + (f", cut to {lengths} tokens" if lengths else ""),
-        ),
+        ("Requests", f"{size} samples each, {found.clients} at once{cut}"),
         ("Weights", found.weights),
         ("The model as it is against itself", ratio_text(found.control)),
         ("Machine", at and f"{at.device_name or at.device}, torch {at.torch}, seed {found.seed}"),
         ("Measured in", f"{units.duration(found.seconds)} of {units.duration(found.budget_seconds)}"),
-        ("Acceptance test, without autoopt", found.acceptance and _passed(found.acceptance, ": ")),
+        ("Exported", found.exported),
+        ("Acceptance test without autoopt", tested and f"{passed}: {tested.command}"),
         *(("Warning", warning) for warning in found.warnings),
     ]
     return [(title, text) for title, text in reported if text]
@@ -134,58 +124,39 @@ def _row(found: Latency, served: Served) -> Row:
     )
 
 
-def planes(found: Latency) -> list[Figure]:
+def tradeoffs(found: Latency) -> list[Tradeoff]:
     """P95 against what is lost, and P95 against cost, of the variants that are verified; none for fewer than two."""
     proven = [served for served in found.variants if served.p95 is not None and served.drop is not None]
     if len(proven) < 2:
         return []
-    bend = next((served for served in proven if served.knee), None)
-    front = [served.name for served in proven if served.front]
-    sentence = f"On the front: {', '.join(front)}. " + (
-        f"The knee, nearest to the best of every axis, is {bend.name}."
-        if bend
-        else "A knee needs three variants on the front."
-    )
+    bend = next((served.name for served in proven if served.knee), None)
+    sentence = f"On the front: {', '.join(served.name for served in proven if served.front)}. "
+    knee = f"The knee, nearest to the best of every axis, is {bend}." if bend else ""
+    sentence += knee or "A knee needs three variants on the front."
     if found.limit_seconds is not None:
         sentence += " What meets limit and quality lies in the shaded region."
-    lost = [100 * served.drop.value for served in proven if served.drop is not None]
-    cost = [served.cost_seconds or 0.0 for served in proven]
+
+    def against(title: str, label: str, ys: Sequence[Number], most: Limit | None = None) -> Tradeoff:
+        spots = tuple(_spot(found, served, y) for served, y in zip(proven, ys, strict=True))
+        limit = None if found.limit_seconds is None else number(found.limit_seconds, milliseconds, "/limit_seconds")
+        return Tradeoff(title, Phrase((sentence,)), "P95", label, spots, (), most, x_limit=limit)
+
+    def percent(share: float) -> Number:
+        return Number(units.percent(share), 100 * share, ())
+
+    lost = [percent(served.drop.value) for served in proven if served.drop is not None]
+    cost = [number(served.cost_seconds or 0.0, units.duration, "") for served in proven]
+    most = Limit(percent(found.max_drop), True, "at most")
     return [
-        Figure(
-            "lost",
-            "Latency against quality",
-            sentence,
-            _plane(found, proven, lost, f"drop of {found.metric}, %", 100 * found.max_drop),
-        ),
-        Figure(
-            "cost", "Latency against cost", sentence, _plane(found, proven, cost, "machine s for 1,000 requests", None)
-        ),
+        against("Latency against quality", f"drop of {found.metric}, %", lost, most),
+        against("Latency against cost", "machine s for 1,000 requests", cost),
     ]
 
 
-def _plane(found: Latency, proven: Sequence[Served], ys: Sequence[float], label: str, most: float | None) -> Plane:
-    xs = [served.p95.value for served in proven if served.p95 is not None]
-    limit = found.limit_seconds
-    wide = [*xs, *([limit] if limit is not None else [])]
-    high = [*ys, *([most] if most is not None else [0.0])]
-    f = frame((0.0, span(wide)[1]), span(high), 260, left=BESIDE)
-    shaded, rules = [], []
-    if most is not None:
-        rules.append(f.rule(most, "tolerance", f"at most {most:g} %"))
-    if limit is not None:
-        at, top = f.x.at(limit), f.y.high if most is None else most
-        shaded.append(f.area([(0.0, f.y.low, top), (limit, f.y.low, top)], "after"))
-        rules.append(GuideLine(at, 14, at, f.height, "target"))
-    marks = [_mark(found, f, served, x, y) for served, x, y in zip(proven, xs, ys, strict=True)]
-    return f.plane("P95", label, shaded, marks, rules, x_unit=(1e-3, " ms"))
-
-
-def _mark(found: Latency, f: Frame, served: Served, x: float, y: float) -> Mark:
-    taken, base = served.name == found.chosen, served.name == "as it is"
-    kind = "final" if taken else "baseline" if base else "kept" if served.front else "rejected"
-    words = served.name + (" · knee" if served.knee else "")
-    tip = say(f"{words}: P95 {milliseconds(x)}, {y:.3g}".replace("{", "(").replace("}", ")"))
-    return f.mark(x, y, kind, tip, words if taken or base or served.knee else "")
+def _spot(found: Latency, served: Served, y: Number) -> Spot:
+    kind = "baseline" if served.name == "as it is" else "kept" if served.front else "rejected"
+    p95 = number(served.p95.value if served.p95 else None, milliseconds, "")
+    return Spot(name(served.name, 60), "final" if served.name == found.chosen else kind, p95, y, knee=served.knee)
 
 
 def page(found: Latency) -> str:
@@ -208,7 +179,7 @@ def page(found: Latency) -> str:
         headline=headline(found),
         tone=tone,
         facts=facts(found),
-        figures=planes(found),
+        tradeoffs=tradeoffs(found),
         tables=[table],
         output=found.acceptance.output if found.acceptance is not None else "",
     )

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from autoopt import events
 from autoopt.events import Event
-from autoopt.records import Estimate, Speedup, Verdict
+from autoopt.records import Estimate, Speedup
 from autoopt_reports.frame import draw
 from autoopt_reports.state import PHASES, State
 from autoopt_reports.terminal import (
@@ -32,10 +32,10 @@ from autoopt_reports.terminal import (
 )
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, name, throughput
+from autoopt_reports.view.trials import UNMEASURED, WORDS
 
 WIDTH = 100
 """Characters of a line; a longer message goes on in the next one, below its own beginning."""
-_UNMEASURED = {Verdict.NOT_APPLICABLE: "not applicable", Verdict.NOT_TRIED: "not tried"}
 
 
 class View:
@@ -138,7 +138,7 @@ class PlainView(View):
             super().__call__(event)
             if event.replayed and not isinstance(event, events.RunStarted):
                 pass
-            elif isinstance(event, events.TrialEnded) and event.trial.verdict in _UNMEASURED:
+            elif isinstance(event, events.TrialEnded) and event.trial.verdict in UNMEASURED:
                 self._unmeasured.append(event)
             elif line := describe(event):
                 self._tell_unmeasured()
@@ -154,11 +154,11 @@ class PlainView(View):
 
     def _tell_unmeasured(self) -> None:
         """One line for all that were set aside at the same time: two dozen reasons would hide what was measured."""
-        for verdict, words in _UNMEASURED.items():
+        for verdict in UNMEASURED:
             names = [ended.trial.strategy for ended in self._unmeasured if ended.trial.verdict is verdict]
             if names:
                 unique = list(dict.fromkeys(names))
-                line = f"{words} ({len(unique)}, reasons in the report): {listed(unique)}"
+                line = f"{WORDS[verdict]} ({len(unique)}, reasons in the report): {listed(unique)}"
                 self._print(self._unmeasured[-1].at, line)
         self._unmeasured = []
 
@@ -234,7 +234,7 @@ def describe(event: Event) -> str:
             change = change_name(event.strategy, event.setting, event.companions, 55)
             return f"trial {event.id}: {event.step} {change}{predicted}"
         case events.TrialEnded(trial=trial):
-            verdict, outcome = trial.verdict.value.replace("_", " "), trial_outcome(trial, event.has_target)
+            verdict, outcome = WORDS[trial.verdict], trial_outcome(trial, event.has_target)
             return f"trial {trial.id}: {trial_change(trial, 55)} → {verdict}, {outcome}"
         case events.Kept():
             detail = f" {name(event.speedup.detail, 80)}" if event.speedup.detail else ""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from autoopt import events
 from autoopt.events import Event
-from autoopt.records import Configuration, Estimate, Noise, Round, Speedup, Trial, Verdict
+from autoopt.records import Configuration, Estimate, Speedup, Trial, Verdict
 from autoopt_reports.view.quality import claim_of
+from autoopt_reports.view.trials import UNMEASURED
+
+E = TypeVar("E", bound=Event)
 
 PHASES: dict[events.Phase, str] = {
     "benchmark": "measuring the baseline",
@@ -32,18 +36,13 @@ class Running:
 
 @dataclass(slots=True)
 class State:
-    """Everything the views show. ``at``: the run's clock at the last event."""
+    """Everything the views show. ``latest``: event of each kind; ``at``: the run's clock at the last event."""
 
     run: events.RunStarted | None = None
     phase: events.Phase | None = None
     phase_round: int = 0
     detail: str = ""
-    first_steps: events.FirstSteps | None = None
-    opportunities: events.Opportunities | None = None
-    predicted: events.Predicted | None = None
-    baseline: Configuration | None = None
-    noise: Noise | None = None
-    round: Round | None = None
+    latest: dict[type[Event], Event] = field(default_factory=dict)
     best: Configuration | None = None
     speedup: Speedup | None = None
     running: Running | None = None
@@ -58,9 +57,14 @@ class State:
     finished: bool = False
     at: float = 0.0
 
+    def last(self, kind: type[E]) -> E | None:
+        """The latest event of a kind."""
+        found = self.latest.get(kind)
+        return found if isinstance(found, kind) else None
+
     def update(self, event: Event) -> None:
         """Takes an event in; kinds that are not known change nothing but the clock."""
-        self.at = max(self.at, event.at)
+        self.at, self.latest[type(event)] = max(self.at, event.at), event
         match event:
             case events.RunStarted():
                 self.run = event
@@ -70,18 +74,6 @@ class State:
             case events.PhaseStarted():
                 self.phase, self.phase_round, self.detail = event.phase, event.round, event.detail
                 self.running = None
-            case events.BaselineMeasured():
-                self.baseline = event.baseline
-            case events.NoiseMeasured():
-                self.noise = event.noise
-            case events.FirstSteps():
-                self.first_steps = event
-            case events.Opportunities():
-                self.opportunities = event
-            case events.Predicted():
-                self.predicted = event
-            case events.RoundMeasured():
-                self.round = event.round
             case events.TrialStarted():
                 self.running, self.detail = Running(event, event.at), ""
                 self.remaining = self.remaining if event.remaining is None else event.remaining
@@ -109,7 +101,7 @@ class State:
         self.detail, self.has_target = "", has_target
         if self.running is not None and self.running.started.id == trial.id:
             self.running = None
-        if trial.verdict in (Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED):
+        if trial.verdict in UNMEASURED:
             return
         self.trials.appendleft(trial)
         if trial.seconds:

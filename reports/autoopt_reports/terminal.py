@@ -12,7 +12,7 @@ from autoopt.events import FirstSteps, Opportunities, Predicted
 from autoopt.records import Estimate, EstimateKind, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, interval, name
-from autoopt_reports.view.trials import GROUPS, reason_words
+from autoopt_reports.view.trials import GROUPS, UNMEASURED, reason_words
 
 NAMED = 5
 """Names of a list that a line holds; the others are counted."""
@@ -132,7 +132,7 @@ def of_what(has_target: bool, planned_steps: int | None) -> str:
 def trial_outcome(trial: Trial, has_target: bool = True) -> str:
     """Outcome of a trial in few words: the gain, or why there is none."""
     gain = ratio_text(trial.time_to_target or trial.throughput)
-    if trial.verdict in {Verdict.FAILED, Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED} or not gain:
+    if trial.verdict in {Verdict.FAILED, *UNMEASURED} or not gain:
         return name(reason_words(trial.reason)).text or "not measured"
     return gain if trial.time_to_target is None else f"{gain} {of_what(has_target, trial.planned_steps)}"
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from autoopt.cli import main
-from autoopt.comparing.bisection import SURE, Observation, Posterior, bisect, commits, packages
+from autoopt.comparing.bisection import SURE, Observation, bisect, commits, packages
 from autoopt.errors import UsageError
 from benchmarks.bisection.__main__ import planted
 from tests.comparing.conftest import Git, committed
@@ -79,14 +79,6 @@ def test_time_that_is_up_leaves_what_is_likely() -> None:
 
 def test_one_step_is_the_one() -> None:
     assert bisect(1, Noisy(1, log(0.8), 6), lambda: True).sure
-
-
-def test_the_posterior_asks_where_half_of_the_probability_lies() -> None:
-    posterior = Posterior(8, log(0.8), 0.02)
-    assert posterior.next(set()) == 4
-    posterior.observe(Observation(4, log(0.8), 0.02))
-    assert posterior.next(set()) == 2
-    assert posterior.next({2}) in (1, 3)
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy"])

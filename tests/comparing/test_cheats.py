@@ -204,8 +204,7 @@ def build():
         judge = judged(tmp_path, name, extra, stored)
         found = judge.learning()
         assert found.level == "identical"
-        assert found.evaluation is not None
-        assert bool(judge.evaluating.tampered) == bool(extra)
+        assert (found.evaluation is None) == bool(judge.evaluating.tampered) == bool(extra)
     assert "was changed while it was compared" in judge.evaluating.tampered
 
 
@@ -277,10 +276,9 @@ def test_runs_of_scripts_that_end_are_compared_from_the_same_step() -> None:
     assert apart(pairs.all) == 0.0
 
 
-@pytest.mark.parametrize("name", ["baseline", "candidate"])
-def test_files_of_both_sides_are_pinned(name: str) -> None:
-    assert changed_sources(name, {"job.py": "a"}, {"job.py": "a"}) == ""
-    assert f"the {name}'s job.py was changed" in changed_sources(name, {"job.py": "a"}, {"job.py": "b"})
+def test_files_of_a_side_are_pinned() -> None:
+    assert changed_sources("candidate", {"job.py": "a"}, {"job.py": "a"}) == ""
+    assert "the candidate's job.py was changed" in changed_sources("candidate", {"job.py": "a"}, {"job.py": "b"})
 
 
 def test_the_baseline_is_pinned_before_the_candidate_runs(tmp_path: Path) -> None:

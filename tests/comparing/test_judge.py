@@ -10,6 +10,7 @@ import pytest
 
 from autoopt.cli import main
 from autoopt.cli.judge import CODES, verdict
+from autoopt.comparing.ask import Ask
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.session import KnownBaseline, Session, default_path, fingerprint_of, read, write
 from autoopt.comparing.sides import side
@@ -70,7 +71,7 @@ def test_a_session_is_read_as_it_was_written(tmp_path: Path) -> None:
     write(path, session)
     assert read(path) == session
     path.write_text("{}x")
-    with pytest.raises(DocumentError, match="no session of autoopt judge"):
+    with pytest.raises(DocumentError, match="session.json is damaged"):
         read(path)
 
 
@@ -100,7 +101,7 @@ def test_each_command_and_folder_has_a_session_of_its_own(cache: Path) -> None:
         (["--baseline", "nowhere", "--", "job.py:build"], 2, "'nowhere' is no side of a comparison"),
         (["--baseline", "HEAD", "--", "python", "late.py"], 3, "no script late.py"),
         (["--seconds", "1", "--", "job.py:build"], 2, "--seconds"),
-        (["--session", "bad.json", "--", "job.py:build"], 2, "bad.json is no session"),
+        (["--session", "bad.json", "--", "job.py:build"], 2, "bad.json is damaged"),
         (["--ledger", "bad.json", "--", "job.py:build"], 2, "bad.json is no ledger"),
     ],
 )
@@ -153,7 +154,7 @@ def test_a_loop_uses_the_baseline_again(git: Git, capsys: pytest.CaptureFixture[
 def test_what_a_candidate_may_write_configures_nothing(command: str, git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Options] = []
 
-    def compare_sides(baseline: str, candidate: str, workload: Build, options: Options, **given: Any) -> Compared:
+    def compare_sides(ask: Ask, workload: Build, options: Options, **given: Any) -> Compared:
         asked.append(options)
         raise UsageError("enough")
 

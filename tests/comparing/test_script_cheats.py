@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from autoopt.comparing.ask import Ask
 from autoopt.comparing.compare import Comparing, _spec, compare_sides
 from autoopt.comparing.learning import IDENTICAL, Evaluating, Judge, Trials
 from autoopt.comparing.sides import Side, side
@@ -162,8 +163,7 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
         assert evaluating.metric == "val acc"
         if tampered:
             torch.save((torch.zeros(32, 12), torch.zeros(32).long()), scripts / "valid.pt")
-        with runners["baseline"].trial(Plan(), "judge") as process:
-            evaluating.candidate(process, str(weights), str(weights))
+        evaluating.candidate(str(weights), str(weights))
     assert bool(evaluating.tampered) == tampered
     if not tampered:
         assert evaluating.values["baseline"] is not None
@@ -181,9 +181,8 @@ def test_a_script_that_trains_honestly_as_long_as_it_is_checked(scripts: Path, t
     lazy = "        if step < 2 * 64 + 8:\n" + "".join(f"    {line}\n" for line in honest.splitlines())
     (scripts / "lazy.py").write_text(text.replace(honest, lazy))
     options = Options(budget_seconds=45.0, device="cpu")
-    found = compare_sides(
-        COMMAND, COMMAND.replace("plain", "lazy"), None, options, requirement=Requirement(kind="faster")
-    )
+    ask = Ask(COMMAND, COMMAND.replace("plain", "lazy"), Requirement(kind="faster"))
+    found = compare_sides(ask, None, options)
     assert found.answer not in ("faster", "not_slower"), found.reason
     assert found.requirement is not None
     assert not found.requirement.holds
@@ -229,8 +228,8 @@ def test_a_script_that_stops_its_clock_is_timed_from_outside(scripts: Path, laun
 
 def answered(tmp_path: Path, baseline: str, candidate: str) -> Compared:
     options = Options(budget_seconds=60.0, device="cpu")
-    wanted = Requirement(kind="faster")
-    return compare_sides(baseline, candidate, SCRIPT, options, requirement=wanted, ledger=tmp_path / "asks.jsonl")
+    ask = Ask(baseline, candidate, Requirement(kind="faster"), tmp_path / "asks.jsonl")
+    return compare_sides(ask, SCRIPT, options)
 
 
 @pytest.mark.slow

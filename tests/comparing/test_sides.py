@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autoopt.comparing.ask import Ask
 from autoopt.comparing.compare import Comparing, compare_sides
 from autoopt.comparing.sides import check_files, side, workload_of
 from autoopt.errors import EnvironmentLacks, UsageError, WorkloadError
@@ -152,7 +153,7 @@ def test_what_is_no_side_is_said(
 
 def test_a_script_is_not_compared_with_a_function(repository: Path) -> None:
     with pytest.raises(UsageError, match=r"\. is a script and pkg/job.py:build is a function"):
-        compare_sides(".", "pkg/job.py:build", SCRIPT, Options())
+        compare_sides(Ask(".", "pkg/job.py:build"), SCRIPT, Options())
 
 
 def test_a_run_brings_its_workload_and_what_it_ended_with(repository: Path) -> None:
@@ -181,14 +182,14 @@ def test_a_comparison_that_is_ended_takes_its_checkouts_out_again(
         return 7
 
     def cancelled(self: Comparing) -> None:
-        assert {runner.base.seed for runner in self.runners.values()} == {7}
+        assert {runner.base.seed for runner in self.trials.runners.values()} == {7}
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr("autoopt.comparing.compare.secrets.randbelow", drawn)
     monkeypatch.setattr(Comparing, "run", cancelled)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
-        compare_sides("HEAD~1", "HEAD", Build("pkg/job.py:build"), Options(budget_seconds=1.0))
+        compare_sides(Ask("HEAD~1", "HEAD"), Build("pkg/job.py:build"), Options(budget_seconds=1.0))
     assert found == [2]
     assert git("worktree", "list").count("\n") == 0
     assert signal.getsignal(signal.SIGTERM) is before

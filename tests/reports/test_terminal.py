@@ -29,7 +29,7 @@ from autoopt_reports.console import console_for, profile_summary, summary
 from autoopt_reports.frame import draw, trial_line
 from autoopt_reports.live import LiveView, PlainView, View, describe, make_view
 from autoopt_reports.state import State, stacked
-from autoopt_reports.terminal import clock_text, encodable
+from autoopt_reports.terminal import encodable
 from benchmarks import sample
 
 Golden = Callable[[str], Result]
@@ -335,7 +335,7 @@ def test_what_a_resumed_run_replays_is_known_but_not_printed_again(golden: Golde
 def test_which_view_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_view(Terminal()), LiveView)
     assert isinstance(make_view(io.StringIO()), PlainView)
-    assert type(make_view(Terminal(), quiet=True)) is View
+    assert type(make_view(Terminal(), quiet=True)) is View, "which has no stream to write to"
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert isinstance(make_view(io.StringIO()), PlainView), "a log file is no terminal, whatever its colours"
     monkeypatch.setenv("TERM", "dumb")
@@ -369,12 +369,6 @@ def test_the_live_view_draws_and_clears_up_after_itself(golden: Golden) -> None:
         assert "22:28 / 2:00:00" in frame, "the clock goes on between events"
         view(e.RunEnded(at=1502, result=result, run_directory="runs/x"))
     assert "\x1b[?25h" in stream.getvalue(), "the cursor is shown again"
-
-
-def test_a_quiet_view_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    with make_view(Terminal(), quiet=True) as view:
-        view(e.Warned(text="x"))
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_stream_of_few_signs_gets_ascii(golden: Golden) -> None:
@@ -428,13 +422,6 @@ def test_unknown_events_do_no_harm() -> None:
     state.update(Later(at=5))
     assert state.at == 5
     assert describe(Later()) == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (41, "0:41"), (725, "12:05"), (3723, "1:02:03"), (-3, "0:00")]
-)
-def test_clock(seconds: float, text: str) -> None:
-    assert clock_text(seconds) == text
 
 
 @given(st.lists(st.tuples(st.floats(0.3, 3), st.floats(0, 0.3), st.floats(0, 0.3)), min_size=1, max_size=6))

@@ -226,14 +226,6 @@ def test_the_plan_claims_what_its_weakest_change_may() -> None:
     assert "compile" in str(view.detail)
 
 
-def test_each_verdict_has_a_list_of_its_own() -> None:
-    groups = Report(WIN).groups
-    assert [group.key for group in groups] == [verdict.value for verdict in r.Verdict]
-    assert sum(len(group.rows) for group in groups) == len(WIN.trials)
-    failed = next(group for group in groups if group.key == "failed")
-    assert str(failed.rows[0].reason).startswith("out of memory: tried")
-
-
 def test_what_the_budget_went_on_stands_with_its_share_the_largest_first() -> None:
     spent = (r.Spent(on="starts", seconds=WIN.seconds / 4), r.Spent(on="comparisons", seconds=WIN.seconds / 2))
     view = Report(WIN.model_copy(update={"spent": spent})).search

@@ -169,7 +169,7 @@ def test_the_judge_answers_whatever_its_verdict_is(workspace: Workspace) -> None
     judged = ("judge", {"target": "train.py", "words": ["3"], "seconds": 30, "head": "ab12"})
     (found,) = map(content, called(workspace, commands, judged))
     assert found["verdict"] == "refused"
-    options = ["--baseline=HEAD", "--candidate=.", "--seconds=30", "--head=ab12"]
+    options = ["--baseline=HEAD", "--candidate=.", "--head=ab12", "--seconds=30"]
     assert found["words"] == ["judge", *options, "train.py", "--", "3"]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -275,8 +276,4 @@ def measure(
 
 def quantile(values: list[float], q: float) -> float:
     """A quantile of a sample, median-unbiased (Hyndman and Fan's eighth)."""
-    ordered = sorted(values)
-    place = (len(ordered) + 1 / 3) * q + 1 / 3 - 1
-    low = min(max(int(place // 1), 0), len(ordered) - 1)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * min(max(place - low, 0.0), 1.0)
+    return float(np.quantile(values, q, method="median_unbiased"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from autoopt_reports.charts.plane import BESIDE, SHAPES, Frame, GuideLine, Mark, Path, Plane, frame, span
 from autoopt_reports.view import units
 from autoopt_reports.view.learning import Learning, Series
-from autoopt_reports.view.roofline import Roofline
 from autoopt_reports.view.scaling import AS_IT_IS, LawView, ModelScalingView, ScalingView, TuningView, drawn
 from autoopt_reports.view.search import SearchSection
+from autoopt_reports.view.stages import Roofline
 from autoopt_reports.view.text import say
 from autoopt_reports.view.tradeoff import Spot, Tradeoff
 from autoopt_reports.view.trials import Predictions
@@ -82,8 +82,11 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
     ys = [s.y.value or 0.0 for s in (*spots, *view.failed)]
     xs = [s.x.value or 0.0 for s in spots if s.x]
     limit = view.limit.value.value if view.limit is not None else None
+    furthest = view.x_limit.value if view.x_limit is not None else None
     wide = ys if limit is None else [*ys, limit]
-    f = frame(span(xs), span([0.0, *wide] if memory else wide), 260, left=BESIDE)
+    f = frame(
+        span(xs if furthest is None else [*xs, furthest]), span([0.0, *wide] if memory else wide), 260, left=BESIDE
+    )
     quiet = [s for s in spots if s.kind not in SHAPES and not s.front]
     marks = [_spot_mark(f, s) for s in spots if s not in quiet]
     marks += [
@@ -92,11 +95,15 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
     ]
     front = [(s.x.value or 0.0, s.y.value or 0.0) for s in spots if s.front and s.x]
     paths = (f.steps(sorted(front), "front"),) if len(front) > 1 else ()
-    rules: tuple[GuideLine, ...] = ()
+    rules, low, high, right = list[GuideLine](), f.y.low, f.y.high, f.x.high  # the region that is shaded
     if view.limit is not None and limit is not None:
-        ends = (f.y.low, limit) if view.limit.below else (limit, f.y.high)  # the side of it that is shaded
-        paths = (f.area([(f.x.low, *ends), (f.x.high, *ends)], "after"), *paths)
-        rules = (f.rule(limit, "target", say(view.limit.word + " {}", view.limit.value)),)
+        low, high = (low, limit) if view.limit.below else (limit, high)
+        rules.append(f.rule(limit, "target", say(view.limit.word + " {}", view.limit.value)))
+    if furthest is not None:
+        right, at = furthest, f.x.at(furthest)
+        rules.append(GuideLine(at, f.y.end, at, f.height, "target"))
+    if rules:
+        paths = (f.area([(f.x.low, low, high), (right, low, high)], "after"), *paths)
     dots = (f.dots(((s.x.value or 0.0, s.y.value or 0.0) for s in quiet if s.x), "rejected"),) if quiet else ()
     x_unit = (1.0, "") if view.x_label == "cost to target" else _time(max(xs))
     y_unit = (1024.0**3, " GiB") if memory else (1.0, "")

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from autoopt.records import Headline, Result, StopReason, Verdict
+from autoopt.records import Headline, Result, StopReason
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import Interval, Number, Phrase, interval, name, number, say
+from autoopt_reports.view.trials import UNMEASURED
 
-TRIED = set(Verdict) - {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
 Status = Literal["faster", "point", "unsure", "none", "slower", "unmeasured"]
 AT = "/speedup/headline"
 SESSION = "this machine, this hour"
@@ -108,7 +108,7 @@ def _nothing(result: Result) -> Phrase:
         return say("Stopped before a gain was verified")
     if result.fitted:
         return say("Made to fit in memory; no safe gain found beyond that")
-    if not any(trial.verdict in TRIED for trial in result.trials):
+    if all(trial.verdict in UNMEASURED for trial in result.trials):
         return say("Nothing was tried")
     return say("No safe gain found")
 

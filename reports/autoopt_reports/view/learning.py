@@ -7,12 +7,13 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TypeVar
 
-from autoopt.records import Configuration, Curve, Quality, Result
+from autoopt.records import Configuration, Quality, Result
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import kept_trials
 from autoopt_reports.view.text import Number, Phrase, interval, name, number, say
 
 T = TypeVar("T")
+Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Series:
     """One arm: each seed's points, and the band that the seeds span, as (x, low, high)."""
 
     who: str
-    seeds: tuple[tuple[tuple[float, float], ...], ...]
+    seeds: tuple[Points, ...]
     band: tuple[tuple[float, float, float], ...]
 
 
@@ -41,7 +42,7 @@ class Series:
 class Difference:
     """Final plan less baseline at equal steps, means over seeds."""
 
-    points: tuple[tuple[float, float], ...]
+    points: Points
     margin: Number | None
 
 
@@ -63,15 +64,10 @@ def learning_view(result: Result) -> Learning | None:
     """None where no curve was recorded."""
     sides = [("baseline", result.baseline, "/baseline"), ("final plan", result.best, "/best")]
     sides = sides if result.found else sides[:1]
-    return Learning(result, sides) if any(_points(curve, 0) for _, c, _ in sides for curve in c.curves) else None
+    return Learning(result, sides) if any(_curves(measured, 0) for _, measured, _ in sides) else None
 
 
-def _points(curve: Curve, axis: int) -> tuple[tuple[float, float], ...]:
-    """(x, metric) of the evaluations that gave a metric; ``axis`` 0: steps, 1: seconds."""
-    return tuple((float(p.step) if axis == 0 else p.seconds, p.metric) for p in curve.points if p.metric is not None)
-
-
-def at(points: tuple[tuple[float, float], ...], x: float) -> float | None:
+def at(points: Points, x: float) -> float | None:
     """The curve at ``x``, on the straight line between its neighbours; None outside of it."""
     for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= x <= x1:
@@ -79,15 +75,29 @@ def at(points: tuple[tuple[float, float], ...], x: float) -> float | None:
     return next((y for px, y in points if px == x), None)
 
 
+def _curves(measured: Configuration, axis: int) -> tuple[Points, ...]:
+    """(x, metric) of the evaluations that gave a metric, by training; ``axis`` 0: steps, 1: seconds."""
+    curves = (
+        tuple((float(p.step) if axis == 0 else p.seconds, p.metric) for p in curve.points if p.metric is not None)
+        for curve in measured.curves
+    )
+    return tuple(filter(None, curves))
+
+
+def _shared(curves: tuple[Points, ...]) -> list[tuple[float, list[float]]]:
+    """The values of all curves, at each x of any of them that all of them reach."""
+    found = []
+    for x in sorted({x for points in curves for x, _ in points}):
+        values = [value for points in curves if (value := at(points, x)) is not None]
+        if len(values) == len(curves):
+            found.append((x, values))
+    return found
+
+
 def _series(who: str, configuration: Configuration, axis: int) -> Series:
-    seeds = tuple(points for curve in configuration.curves if (points := _points(curve, axis)))
-    band = []
-    if len(seeds) > 1:
-        for x in sorted({x for points in seeds for x, _ in points}):
-            values = [value for points in seeds if (value := at(points, x)) is not None]
-            if len(values) == len(seeds):
-                band.append((x, min(values), max(values)))
-    return Series(who, tuple(thin(points) for points in seeds), tuple(thin(tuple(band))))
+    seeds = _curves(configuration, axis)
+    band = tuple((x, min(values), max(values)) for x, values in _shared(seeds)) if len(seeds) > 1 else ()
+    return Series(who, tuple(thin(points) for points in seeds), thin(band))
 
 
 def thin(points: tuple[T, ...], most: int = 48) -> tuple[T, ...]:
@@ -98,21 +108,15 @@ def thin(points: tuple[T, ...], most: int = 48) -> tuple[T, ...]:
 
 
 def _difference(result: Result) -> Difference | None:
-    base = [_points(curve, 0) for curve in result.baseline.curves]
-    best = [_points(curve, 0) for curve in result.best.curves]
-    base, best = [p for p in base if p], [p for p in best if p]
+    base, best = _curves(result.baseline, 0), _curves(result.best, 0)
     if not base or not best or not result.found:
         return None
-    points = []
-    for x in sorted({x for curve in (*base, *best) for x, _ in curve}):
-        b = [v for curve in base if (v := at(curve, x)) is not None]
-        c = [v for curve in best if (v := at(curve, x)) is not None]
-        if len(b) == len(base) and len(c) == len(best):
-            points.append((x, fmean(c) - fmean(b)))
+    means = ((x, fmean(values[: len(base)]), fmean(values[len(base) :])) for x, values in _shared((*base, *best)))
+    points = tuple((x, after - before) for x, before, after in means)
     tested = _tested(result)  # by a gate, with the tolerance in the metric's unit
     known = tested is not None and tested[0].margin is not None
     margin = number(tested[0].margin, units.plain, f"{tested[1]}/margin") if tested and known else None
-    return Difference(thin(tuple(points)), margin) if points else None
+    return Difference(thin(points), margin) if points else None
 
 
 def _tested(result: Result) -> tuple[Quality, str] | None:

@@ -10,10 +10,9 @@ from autoopt_reports.view.adopt import Adopt, patch_view
 from autoopt_reports.view.closing import AdviceView, commands, machine_lines, peak_lines
 from autoopt_reports.view.learning import learning_view
 from autoopt_reports.view.pipeline import lanes_views, pipeline_headline
-from autoopt_reports.view.roofline import Timed, roofline_view
 from autoopt_reports.view.scaling import ModelScalingView, ScalingView, TuningView
 from autoopt_reports.view.search import SearchSection
-from autoopt_reports.view.stages import StagesView
+from autoopt_reports.view.stages import StagesView, Timed, roofline_view
 from autoopt_reports.view.steps import forest_view, waterfall_view
 from autoopt_reports.view.text import Phrase, Placed, join, name, number, say
 from autoopt_reports.view.tradeoff import tradeoff_views

@@ -9,19 +9,8 @@ from autoopt.records import Configuration, Quality, Result, Trial, Verdict
 from autoopt_reports.view.text import LONGEST_SENTENCES, Name, Number, Phrase, name, number, say
 from autoopt_reports.view.units import count, plain
 
-Claim = Literal[
-    "identical",
-    "same_losses",
-    "rounding",
-    "equivalent",
-    "not_inferior",
-    "reached",
-    "same_path",
-    "undecided",
-    "not_tested",
-    "lost",
-    "nothing",
-]
+Claim = str
+"""A key of :data:`SHORT`."""
 Mode = Literal["max", "min"]
 
 # From the weakest claim to the strongest: a plan may claim what the weakest of its changes may.

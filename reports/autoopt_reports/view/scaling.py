@@ -33,19 +33,11 @@ class ScalingView:
         self.rows = tuple(ScalingRow(point, f"/scaling/points/{index}") for index, point in points)
         self.forecast = tuple(ScalingRow(point, f"/scaling/forecast/{index}") for index, point in reported)
         self.details = _details(found.communication) if found.communication is not None else ()
-        self.headline = _scaling_headline(self.rows)
-
-
-def _scaling_headline(rows: tuple[ScalingRow, ...]) -> Phrase:
-    if not rows:
-        return say("How it scales was not measured")
-    last = rows[-1]
-    return say(
-        "{} processes train {} as fast as one: scaling efficiency {}",
-        last.processes,
-        last.throughput.phrase,
-        last.efficiency.phrase,
-    )
+        self.headline = say("How it scales was not measured")
+        if self.rows:
+            last = self.rows[-1]
+            words = "{} processes train {} as fast as one: scaling efficiency {}"
+            self.headline = say(words, last.processes, last.throughput.phrase, last.efficiency.phrase)
 
 
 def _details(sent: Communication) -> tuple[Detail, ...]:
@@ -114,7 +106,8 @@ class ModelScalingView:
         self.laws = (_law(found, "error", found.error), _law(found, "seconds", found.seconds))
         self.metric = name(found.metric or "metric", 40)
         self.mode = found.mode
-        self.steps = number(found.steps, units.count, "/model_scaling/steps")
+        steps = number(found.steps, units.count, "/model_scaling/steps")
+        self.metric_head = say("{} after {} steps", self.metric, steps)
 
 
 def _sizes_headline(found: ModelScaling) -> Phrase:
@@ -219,6 +212,7 @@ class TuningView:
             for each, share in sorted((tuning.importance or {}).items(), key=lambda item: -item[1])
         )
         self.metric = name(tuning.metric or "metric", 40)
+        self.metric_head = say("best {}", self.metric)
         self.target = number(tuning.target, units.plain, "/tuning/target")
         self.note = name(tuning.note, 240) if tuning.note else None
 

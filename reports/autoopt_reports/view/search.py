@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from autoopt.records import Result, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, change_name, interval, name, number, say
-from autoopt_reports.view.trials import GROUPS, reason_words, shown_by
-
-_WORDS = {verdict: title.lower() for verdict, title, _, _ in GROUPS}
+from autoopt_reports.view.trials import WORDS, reason_words, shown_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +38,18 @@ class SearchSection:
             self.budget_headline += say("; the most on {} ({})", self.spent[0][0], self.spent[0][2])
         self.marks = _marks(result)
         self.headline = _headline(self.marks, result)
-        self.decided_headline = _decided_headline(result)
+        settled, every = sum(row.verdict is not None for row in result.decided), len(result.decided)
+        self.decided_headline = say(
+            "{} of {} candidates that were measured are decided",
+            Number(units.count(settled), settled, ("/decided",), "count_decided"),
+            Number(units.count(every), every, ("/decided",), "count"),
+        )
         self.decided = tuple(
-            (name(row.strategy, 40), _WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by)))
+            (name(row.strategy, 40), WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by)))
             for row in result.decided
         )
         self.more = result.more_budget
         self.break_even = _break_even(result)
-
-
-def _decided_headline(result: Result) -> Phrase:
-    """How many of the candidates were decided; a run that does not tell has no such sentence."""
-    if not result.decided:
-        return say("")
-    settled = sum(row.verdict is not None for row in result.decided)
-    every = len(result.decided)
-    return say(
-        "{} of {} candidates that were measured are decided",
-        Number(units.count(settled), settled, ("/decided",), "count_decided"),
-        Number(units.count(every), every, ("/decided",), "count"),
-    )
 
 
 def _marks(result: Result) -> tuple[Mark, ...]:

@@ -153,17 +153,15 @@ def change_name(
     strategy: str, setting: Mapping[str, Any], companions: tuple[Change, ...] = (), longest: int = 160
 ) -> Name:
     """A change with its companions: ``batch_size size=64, accumulation=2 + threads=1``; a single key is not named."""
-    changes = [(strategy, setting), *((companion.strategy, companion.setting) for companion in companions)]
-    texts = (
-        f"{strategy}{re.sub('^[^=]*', '', text) if _is_plain(values) else ' ' + text}".strip()
-        for strategy, values, text in ((each, values, setting_text(values)) for each, values in changes)
-    )
+    texts = []
+    for each, values in [(strategy, setting), *((change.strategy, change.setting) for change in companions)]:
+        text = setting_text(values)
+        # one value needs no name, unless it is a place, which does not say what is done there
+        if len(values) == 1 and not any(isinstance(value, Mapping) for value in values.values()):
+            texts.append(each + re.sub("^[^=]*", "", text))
+        else:
+            texts.append(f"{each} {text}".strip())
     return name(" + ".join(texts), longest)
-
-
-def _is_plain(setting: Mapping[str, Any]) -> bool:
-    """Whether it is one value that needs no name: not a place, which does not say what is done there."""
-    return len(setting) == 1 and not any(isinstance(value, Mapping) for value in setting.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Tradeoff:
-    """A plane. ``failed``: at its edge, for want of an x; ``reason``: one sentence, why what was taken was."""
+    """A plane. ``failed``: at its edge, for want of an x; ``reason``: one sentence, why what was taken was.
+
+    ``x_limit``: the largest x that is feasible.
+    """
 
     title: str
     headline: Phrase
@@ -44,6 +47,7 @@ class Tradeoff:
     failed: tuple[Spot, ...]
     limit: Limit | None = None
     reason: Phrase | None = None
+    x_limit: Number | None = None
 
 
 def tradeoff_views(result: Result) -> tuple[Tradeoff, ...]:

@@ -55,7 +55,8 @@ GROUPS: tuple[tuple[Verdict, str, str, str], ...] = (
     (Verdict.NOT_APPLICABLE, "Not applicable", "cannot be used with this workload or machine", "–"),
     (Verdict.NOT_TRIED, "Not tried", "left out, with the reason", "○"),
 )
-UNMEASURED = {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
+UNMEASURED = (Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED)
+WORDS = {verdict: title.lower() for verdict, title, _, _ in GROUPS}
 
 
 def account_phrase(result: Result) -> Phrase:

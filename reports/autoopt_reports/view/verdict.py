@@ -204,20 +204,13 @@ def _commands(result: Result) -> tuple[Command, ...]:
             else ("Measure it again", f"autoopt compare --candidate {run}")
         )
     if result.sites is not None:
-        return (*commands, *_script_commands(result, run, plan))
+        if result.patch is not None and result.patch.diff:
+            commands += [("Apply the patch", f"autoopt apply {run}"), ("Or with git", f"git apply {run}/patch.diff")]
+        launched = result.workload.processes > 1  # its sites are those of one of the processes
+        words = shlex.split(result.workload.spec) if launched else result.sites.command
+        command = f"autoopt run --plan {plan} -- {shlex.join(map(clean, words))}"
+        return (*commands, ("Train without a patch", command))
     if claim_of(result).gain:
         commands.append(("Train with it", f"autoopt train {spec} --plan {plan}"))
     commands.append(("Take the code", f"autoopt export {run} --to pytorch"))
     return tuple(commands)
-
-
-def _script_commands(result: Result, run: str, plan: str) -> Iterator[Command]:
-    """Of a script: its patch where there is one, and a run with the plan that changes no file."""
-    if result.patch is not None and result.patch.diff:
-        yield ("Apply the patch", f"autoopt apply {run}")
-        yield ("Or with git", f"git apply {run}/patch.diff")
-    if result.sites is not None:
-        launched = result.workload.processes > 1  # its sites are those of one of the processes
-        command = shlex.split(result.workload.spec) if launched else result.sites.command
-        words = shlex.join(clean(word) for word in command)
-        yield ("Train without a patch", f"autoopt run --plan {plan} -- {words}")
