@@ -180,10 +180,6 @@ class LiveTraining(Protocol):
         """
         ...
 
-    def profiled(self, profiler: Any, steps: int) -> None:
-        """Trains so many steps under torch's profiler, which is notified of the end of each."""
-        ...
-
     def stepping_as(self, setup: Setup) -> AbstractContextManager[None]:
         """Steps as another setup has them, over the same weights; see ``autoopt.benchmark.switching``."""
         ...

@@ -187,9 +187,7 @@ def cpu_clock(live: TrialContext) -> JsonDict:
 @drives
 def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") -> JsonDict:
     """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths)."""
-    if live.training.group.rank:
-        name = f"{name or 'steps'}-rank{live.training.group.rank}"
-    return write_trace(live.training, directory, steps, name)
+    return write_trace(live.training, directory, steps)
 
 
 @drives

@@ -21,20 +21,15 @@ _RENAMED = {"fwdbwd": "forward_backward", "cuda_runtime": "runtime", "cuda_drive
 _TAG = re.compile(r"<[^>]+>")
 
 
-def write_trace(
-    training: LiveTraining,
-    directory: Path | str,
-    steps: int = 4,
-    name: str = "",
-) -> JsonDict:
-    """Profiles some steps.
+def write_trace(training: LiveTraining, directory: Path | str, steps: int) -> JsonDict:
+    """Profiles some steps; of several processes each writes its own trace.
 
     Args:
         directory: of the run's traces; ``tensorboard --logdir DIRECTORY`` shows what is written there.
         steps: profiled, after one to warm the profiler up. Traces grow fast.
 
     Returns:
-        ``raw`` and ``readable``, the paths of the two; ``steps``.
+        ``raw`` and ``readable``, the paths of the two.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,8 +43,10 @@ def write_trace(
         profile_memory=False,
         acc_events=True,
     )
-    training.profiled(profiler, steps + 1)
-    stem = name or f"steps-{training.steps}"
+    training.do(profiler.start)  # the profiler listens to the thread that trains
+    training.follow(lambda done, _: done > steps, lambda *_: profiler.step(), most=steps + 1)
+    training.do(profiler.stop)
+    stem = f"steps-{training.steps}" if training.group.first else f"steps-rank{training.group.rank}"
     raw = folder / "raw" / f"{stem}.json.gz"
     raw.parent.mkdir(exist_ok=True)
     profiler.export_chrome_trace(str(raw))
@@ -58,7 +55,7 @@ def write_trace(
         document = readable_trace(json.load(file))
     with gzip.open(readable, "wt", encoding="utf-8", compresslevel=6) as file:
         json.dump(document, file)
-    return {"raw": str(raw), "readable": str(readable), "steps": steps}
+    return {"raw": str(raw), "readable": str(readable)}
 
 
 def readable_trace(document: JsonDict) -> JsonDict:

@@ -330,16 +330,6 @@ class Training:
         ):
             setattr(owner, method, wrap(stage, getattr(owner, method)))
 
-    def profiled(self, profiler: Any, steps: int) -> None:
-        self.step(self.next())
-        with profiler:
-            for _ in range(steps):
-                with torch.profiler.record_function("data"):
-                    batches = self.next()
-                self.step(batches)
-                profiler.step()
-            self.device.synchronize()
-
     @contextmanager
     def stepping_as(self, setup: Setup) -> Iterator[None]:
         now, own = self.setup, {name: getattr(self, name) for name in _OF_STEP}

@@ -267,12 +267,6 @@ class ScriptTraining:
             self.roots, self.model = together, whole
             self.group.wait()
 
-    def profiled(self, profiler: Any, steps: int) -> None:
-        """The profiler listens to the thread that trains."""
-        self.do(profiler.start)
-        self.follow(lambda done, _: done >= steps, lambda *_: profiler.step(), most=steps)
-        self.do(profiler.stop)
-
     def wrap_stages(self, wrap: Wrap) -> None:
         """A script's own lines call its stages."""
 
