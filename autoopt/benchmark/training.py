@@ -183,8 +183,7 @@ class Training:
             return TrainingStep(self.model, self.loss, self.optimizer, **how)
         wanted = self.setup.distributed
         replicated = replicate(self.model, wanted, device)
-        quiet = wanted.quiet_accumulation
-        return SharedStep(replicated, self.loss, self.optimizer, self.group, quiet=quiet, **how)
+        return SharedStep(replicated, self.loss, self.optimizer, quiet=wanted.quiet_accumulation, **how)
 
     def _model_and_optimizer(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         workload, setup = self.workload, self.setup

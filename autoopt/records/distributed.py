@@ -22,24 +22,21 @@ class Communication(Record):
     """Messages of one step of several processes, measured in them. Seconds.
 
     ``gradient_bytes``: each process sends in a step. ``alone``: sending them with nothing else to do, in the buckets
-    that the training uses. ``together``: forward and backward with messages; ``apart``: without, by rank. ``exposed``:
-    what messages add to the slowest process, the rest of ``alone`` being hidden behind its backward pass. ``by_size``:
-    all-reduce by bytes. ``straggler``: the rank that the others wait for, where its quartiles lie above theirs.
-    ``synchronized_layers``: BatchNorm layers that see the samples of all processes, ``own_statistics``: forward and
-    backward with messages where they see those of one, and ``synchronized_seconds`` what the others add to it; None
-    where there is no such layer.
+    that the training uses. ``apart``: forward and backward without messages, by rank. ``exposed``: what messages add to
+    the slowest process, the rest of ``alone`` being hidden behind its backward pass. ``by_size``: all-reduce by bytes.
+    ``straggler``: the rank that the others wait for, where its quartiles lie above theirs. ``synchronized_layers``:
+    BatchNorm layers that see the samples of all processes, and ``synchronized_seconds`` what that adds to forward and
+    backward; None where there is no such layer.
     """
 
     processes: int
     gradient_bytes: int
     alone: Spread
-    together: Spread
     apart: tuple[Spread, ...]
     exposed: float
     by_size: dict[int, float] = field(default_factory=dict)
     straggler: int | None = None
     synchronized_layers: int = 0
-    own_statistics: Spread | None = None
     synchronized_seconds: float | None = None
 
     @property
@@ -65,16 +62,13 @@ class ScalingPoint(Record):
 class ScalingForecast(Record):
     """A what-if on the graph: the same plan in so many processes, each on a device as those that were measured.
 
-    ``throughput``: over that of one; ``efficiency``: of that, over as many; ``step_seconds``: of a step;
-    ``sending_seconds``: its messages alone, of which ``exposed_seconds`` are not hidden.
+    ``throughput``: over that of one; ``efficiency``: of that, over as many; ``step_seconds``: of a step.
     """
 
     processes: int
     throughput: Estimate
     efficiency: Estimate
     step_seconds: float
-    sending_seconds: float
-    exposed_seconds: float
 
 
 class Scaling(Record):

@@ -38,14 +38,14 @@ def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int
         """Samples of a process over those of one that was measured."""
         return 1.0 if own_batch else sent.processes / processes
 
-    def exposed(processes: int, hidden: float) -> float:
-        """Seconds of messages that the backward pass does not hide, where it hid so many when they were measured."""
-        return max(0.0, sending(sent, processes) - hidden * share(processes)) + beyond if processes > 1 else 0.0
-
     def step(processes: int, hidden: float) -> float:
-        """Seconds of a step in so many processes, whose samples' preparation has the machine's cores."""
+        """Seconds of a step in so many processes, whose samples' preparation has the machine's cores.
+
+        Args:
+            hidden: seconds of messages that the backward pass hid when they were measured.
+        """
         seconds = {name: stages[name].seconds * share(processes) for name in SHARED if name in stages}
-        seconds["communication"] = sent.hidden + max(0.0, exposed(processes, hidden) - beyond)
+        seconds["communication"] = sent.hidden + max(0.0, sending(sent, processes) - hidden * share(processes))
         found = graph.simulate(seconds) - (beyond if processes < 2 else 0.0)
         work = sum(stages[name].seconds * stages[name].parallel for name in INPUT[1:] if name in stages)
         return max(found, work * share(processes) * processes / cores) if cores else found
@@ -61,8 +61,6 @@ def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int
                 throughput=_simulated(ratio, most, off, 1),
                 efficiency=_simulated(ratio, most, off, count),
                 step_seconds=seconds,
-                sending_seconds=sending(sent, count),
-                exposed_seconds=exposed(count, sent.hidden),
             )
         )
         count *= 2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autoopt.records import Change, Plan
+from autoopt.records.messages import Block
 from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
@@ -42,6 +43,17 @@ def start(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     yield begin
     for trial in started:
         trial.close()
+
+
+def losses(
+    start: Start, plan: Plan = TWO, *, name: str = "accumulating", steps: int = 12, device: str = "cpu"
+) -> list[float]:
+    """Losses of the first steps of a plan, in a trial of its own."""
+    trial = start(plan, name=name, device=device)
+    block = Block.model_validate(trial.call("autoopt.benchmark.tasks:probe_losses", timeout=90, steps=steps))
+    trial.close()
+    assert block.steps == steps
+    return [loss for loss in block.losses if loss is not None]
 
 
 @pytest.fixture

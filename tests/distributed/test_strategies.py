@@ -10,24 +10,16 @@ from typing import Any
 import pytest
 
 from autoopt.records import Change, Plan, Verdict
-from autoopt.records.messages import Block, TrainingRun
+from autoopt.records.messages import TrainingRun
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.strategy import Strategy
 from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of, sample_case
-from tests.distributed.conftest import TWO, Start
+from tests.distributed.conftest import TWO, Start, losses
 
 TASKS = "autoopt.benchmark.tasks"
 ALL = [strategy for strategy in shipped() if example_of(strategy).processes > 1]
-STEPS = 12
-
-
-def losses(start: Start, plan: Plan, device: str = "cpu", name: str = "accumulating") -> tuple[float | None, ...]:
-    trial = start(plan, name=name, device=device)
-    block = Block.model_validate(trial.call(f"{TASKS}:probe_losses", timeout=90, steps=STEPS))
-    trial.close()
-    return block.losses
 
 
 def with_two(strategy: Strategy) -> Plan:
@@ -114,4 +106,5 @@ def test_its_losses_are_those_of_one_process_on_devices(start: Start, strategy: 
     if torch.cuda.device_count() < 2:
         pytest.skip("it takes two devices")
     allowed = max(example_of(strategy).losses or 0.0, 1e-3)
-    assert losses(start, with_two(strategy), "cuda") == pytest.approx(losses(start, Plan(), "cuda:0"), rel=allowed)
+    one = losses(start, Plan(), device="cuda:0")
+    assert losses(start, with_two(strategy), device="cuda") == pytest.approx(one, rel=allowed)

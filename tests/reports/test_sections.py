@@ -36,7 +36,6 @@ def four() -> Scaling:
         processes=2,
         gradient_bytes=4_000_000,
         alone=spread(0.012),
-        together=spread(0.1),
         apart=(spread(0.06), spread(0.095)),
         exposed=0.005,
         by_size={4096: 1e-4, 1 << 20: 2e-3},
@@ -48,8 +47,6 @@ def four() -> Scaling:
         throughput=eight,
         efficiency=Estimate(value=0.625, low=0.6, high=0.65, n=1),
         step_seconds=0.02,
-        sending_seconds=0.015,
-        exposed_seconds=0.006,
     )
     return Scaling(points=(point(2, 1.8), point(4, 3.1)), communication=sent, forecast=(told,))
 

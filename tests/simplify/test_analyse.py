@@ -238,7 +238,6 @@ def test_messages_are_a_stage_with_what_hides_them_and_who_is_waited_for() -> No
         processes=2,
         gradient_bytes=4_000_000,
         alone=Spread(median=0.008, low=0.007, high=0.009, n=5),
-        together=slow,
         apart=(even, slow),
         exposed=0.005,
         by_size={1_000_000: 0.001, 4_000_000: 0.002},

@@ -13,9 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.contents import samples_of
-from autoopt.benchmark.distributed.group import Group, alone
+from autoopt.benchmark.distributed.group import alone
 from autoopt.benchmark.losses import Loss
 from autoopt.benchmark.training_step import TrainingStep
 from autoopt.errors import TrialFailed, WorkloadError
@@ -48,14 +47,12 @@ class SharedStep(TrainingStep):
         replicated: nn.Module,
         loss: Loss,
         optimizer: torch.optim.Optimizer,
-        group: Group,
         *,
         quiet: bool = False,
-        clock: StageClock | None = None,
         **more: Any,
     ) -> None:
-        super().__init__(replicated, loss, optimizer, clock=clock, **more)
-        self.group, self.quiet = group, quiet
+        super().__init__(replicated, loss, optimizer, **more)
+        self.quiet = quiet
         self.weights: Weights | None = None
         self._called = 0
         replicated.register_forward_hook(self._note_call)
@@ -209,13 +206,11 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
         processes=group.size,
         gradient_bytes=sent,
         alone=alone,
-        together=whole,
         apart=ranks,
         exposed=max(0.0, whole.median - slowest),
         by_size=by_size,
         straggler=straggler(ranks),
         synchronized_layers=layers,
-        own_statistics=without,
         synchronized_seconds=whole.median - without.median if without is not None else None,
     )
 
