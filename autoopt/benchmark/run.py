@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import replace
 
 from autoopt.benchmark.device import host_peak_bytes
@@ -33,7 +32,6 @@ class RunUnderWay:
         max_seconds: of training and evaluating.
         max_steps: optimizer steps; the planned run's where None.
         target: value of the target metric; the workload's where None. Without either it trains to a limit.
-        evaluate_every: optimizer steps between evaluations; the setup's where None.
         confirm: evaluations after the first that has the target which must have it as well.
         beyond: share of the steps so far that is trained on thereafter; no part of the time to the target.
         keep: a folder for the weights at start, middle and end; none where empty.
@@ -45,7 +43,6 @@ class RunUnderWay:
         max_seconds: float,
         max_steps: int | None = None,
         target: float | None = None,
-        evaluate_every: int | None = None,
         confirm: int = 0,
         beyond: float = 0.0,
         keep: str = "",
@@ -56,7 +53,6 @@ class RunUnderWay:
         self.wanted = target if target is not None else live.target
         ends_at = max_steps if max_steps is not None else self.training.ends_at
         self.limit = self.last_step = math.inf if ends_at is None else ends_at
-        self.every = evaluate_every or self.training.lengths.evaluate_every
         self.evaluated_at = 0
         self.stopped = ""
         self.seconds = self.training_seconds = self.late_seconds = 0.0
@@ -131,7 +127,8 @@ class RunUnderWay:
         """The step up to which nobody but a script itself has anything to do."""
         if self.training.ends_at is None:
             return self.last_step if self._confirmed is not None else self.limit
-        every = self.every if self.training.evaluation is not None else max(int(self.limit) // _LOOKS, 1)
+        evaluates, lengths = self.training.evaluation is not None, self.training.lengths
+        every = lengths.evaluate_every if evaluates else max(int(self.limit) // _LOOKS, 1)
         also = self.evaluated_at if self.evaluated_at > self.steps else self.limit
         return min(self.limit, also, (self.steps // every + 1) * every)
 
@@ -197,13 +194,6 @@ class RunUnderWay:
         if self.kept is not None:
             self.kept.evaluated(evaluations)
 
-    def _point(self, reading: tuple[int, float, float]) -> CurvePoint:
-        step, seconds, value = reading
-        recent = [loss for loss in self.losses[max(step - self.every, 0) : step] if loss is not None]
-        loss = statistics.fmean(recent) if recent else None
-        metric = value if math.isfinite(value) else None
-        return CurvePoint(step=step, seconds=seconds, metric=metric, train_loss=loss)
-
     def document(self) -> TrainingRun:
         """The run as far as it has come.
 
@@ -218,7 +208,10 @@ class RunUnderWay:
         more = (training.device.allocated_bytes(), host_peak_bytes())
         samples, fixed, peak, allocated, host = zip(*self.group.gather((*own, *more)), strict=True)
         evaluated = training.evaluation.samples if training.evaluation is not None and self.reported else None
-        points = [self._point(reported) for reported in self.reported]
+        points = [
+            CurvePoint(step=step, seconds=seconds, metric=value if math.isfinite(value) else None)
+            for step, seconds, value in self.reported
+        ]
         first = next(
             (p for p, reported in zip(points, self.reported, strict=True) if self._meets(reported, target)), None
         )

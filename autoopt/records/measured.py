@@ -25,7 +25,6 @@ class CurvePoint(Record):
     step: int
     seconds: float
     metric: float | None
-    train_loss: float | None = None
 
 
 class Curve(Record):

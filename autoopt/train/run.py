@@ -173,9 +173,7 @@ class _Run:
             self.metrics = training.evaluate()
             value = self.metrics.get(self.target.metric) if self.target else None
             known = value if value is not None and math.isfinite(value) else None
-            self.points.append(
-                CurvePoint(step=training.steps, seconds=self.seconds, metric=known, train_loss=self.loss)
-            )
+            self.points.append(CurvePoint(step=training.steps, seconds=self.seconds, metric=known))
         if (training.group.size == 1 or due) and training.group.agree(self.clock() - self.saved >= self.interval):
             self.save()
             self.saved = self.clock()

@@ -140,7 +140,6 @@ def curve(seed: int, until: float, seconds: float, evaluations: int = 20, steps:
                 step=steps * k // evaluations,
                 seconds=round(seconds * k / evaluations, 2),
                 metric=round(metric, 5),
-                train_loss=round(2.3 * math.exp(-3 * k / evaluations), 5),
             )
         )
     return r.Curve(
