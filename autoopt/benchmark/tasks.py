@@ -22,15 +22,12 @@ from autoopt.benchmark.warmup import ready_batches
 from autoopt.benchmark.warmup import run_block as run_block_until
 from autoopt.benchmark.whatif import count_flops, tried_within
 from autoopt.records import JsonDict, Plan
-from autoopt.records.messages import Block, Ready
+from autoopt.records.messages import Block
 
 
 def ready(live: TrialContext) -> JsonDict:
     """Assembles the training and says what was found: a :class:`~autoopt.records.messages.Ready`."""
-    _ = live.training
-    facts = live.facts.model_copy(update={"inspected": live.inspected})
-    document = Ready(facts=facts, build_seconds=live.build_seconds, setup_seconds=live.setup_seconds)
-    return document.model_dump()
+    return {"facts": facts(live)}
 
 
 @drives
@@ -185,7 +182,7 @@ def cpu_clock(live: TrialContext) -> JsonDict:
 
 
 @drives
-def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") -> JsonDict:
+def trace(live: TrialContext, directory: str, steps: int) -> JsonDict:
     """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths)."""
     return write_trace(live.training, directory, steps)
 

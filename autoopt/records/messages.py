@@ -214,5 +214,3 @@ class Ready(Record):
     """A trial's first message: it is built and set up."""
 
     facts: WorkloadFacts
-    build_seconds: float
-    setup_seconds: float

@@ -262,7 +262,7 @@ class FakeArm:
             raise self.behaviour.fails
         self._machine.check_memory(self)
         self._machine.alive.append(self)
-        return Ready(facts=fake_facts(self.behaviour), build_seconds=self.behaviour.startup_seconds, setup_seconds=0.0)
+        return Ready(facts=fake_facts(self.behaviour))
 
     @property
     def process(self) -> str:
