@@ -223,37 +223,9 @@ def _dataset_facts(workload: Workload, samples: Samples, changes: bool) -> Datas
         changes=changes,
         sample_bytes=samples.sample_bytes(),
         has_getitems=hasattr(inner, "__getitems__"),
-        picklable=_picklable(dataset),
         file=file,
         line=line,
     )
-
-
-def _picklable(dataset: Any) -> bool | None:
-    """Whether it can go to a worker that is not forked, decided without pickling its data."""
-    import pickle
-
-    class Probe(pickle.Pickler):
-        def persistent_id(self, item: Any) -> Any:
-            size = getattr(item, "nbytes", 0)
-            return "big" if isinstance(size, int) and size > 1 << 16 else None
-
-    class Sink:
-        written = 0
-
-        def write(self, data: Any) -> int:
-            self.written += len(data)
-            if self.written > 1 << 24:
-                raise OverflowError
-            return len(data)
-
-    try:
-        Probe(Sink()).dump(dataset)
-    except OverflowError:
-        return None
-    except Exception:
-        return False
-    return True
 
 
 def _loader_facts(workload: Workload) -> LoaderFacts:

@@ -33,7 +33,6 @@ class DatasetFacts(Record):
     changes: bool = False
     sample_bytes: int | None = None
     has_getitems: bool = False
-    picklable: bool | None = None
     file: str | None = None
     line: int | None = None
 

@@ -89,9 +89,7 @@ def sample_facts(**changed: Any) -> WorkloadFacts:
         batch_size=64,
         max_steps=100_000,
         steps_per_epoch=782,
-        dataset=DatasetFacts(
-            type="Images", map_style=True, samples=50_000, deterministic=True, sample_bytes=12_296, picklable=True
-        ),
+        dataset=DatasetFacts(type="Images", map_style=True, samples=50_000, deterministic=True, sample_bytes=12_296),
         loader=LoaderFacts(shuffle=True),
         model=ModelFacts(
             type="Net",

@@ -54,10 +54,6 @@ class Workers(Strategy):
                 f"{case.workload.dataset.type} is an IterableDataset that does not share its samples out "
                 "between workers: each would yield all of them"
             )
-        if case.workload.dataset.picklable is False and case.workload.loader.multiprocessing_context in (
-            "spawn", "forkserver",
-        ):  # fmt: skip
-            return Applies.no("the dataset cannot be pickled, which workers that are not forked need")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
