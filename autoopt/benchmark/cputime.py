@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import time
 from dataclasses import dataclass
 
 _LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 """Whether the kernel lists the children of a process; looking through all processes takes far longer."""
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int) -> list[int]:
@@ -48,12 +49,6 @@ def descendants(pid: int | None = None) -> list[int]:
     return found
 
 
-try:
-    import resource
-except ImportError:  # Windows has none
-    resource = None  # type: ignore[assignment]
-
-
 @dataclass(frozen=True)
 class CpuTimes:
     """``own``: this process and its descendants; ``busy``: the whole machine, stolen time included.
@@ -63,22 +58,20 @@ class CpuTimes:
 
     own: float
     busy: float | None
-    page_faults: int | None = None
+    page_faults: int = 0
 
 
 def cpu_times(*, with_children: bool) -> CpuTimes:
-    """Counters now; differences between two of them mean something."""
-    faults = None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    return CpuTimes(own_seconds(with_children=with_children), _busy_seconds(), faults)
+    """Counters now; differences between two of them mean something.
 
-
-def own_seconds(*, with_children: bool) -> float:
-    """CPU seconds of this process, of children that ended, and of live descendants where asked for."""
-    ended = os.times()
-    total = time.process_time() + ended.children_user + ended.children_system
+    Args:
+        with_children: live descendants are this process's own, as children that ended are in any case.
+    """
+    faults, ended = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, os.times()
+    own = time.process_time() + ended.children_user + ended.children_system
     if with_children:
-        total += sum((sum(int(value) for value in stat(pid)[11:15]) / _TICKS) for pid in descendants())
-    return total
+        own += sum((sum(int(value) for value in stat(pid)[11:15]) / _TICKS) for pid in descendants())
+    return CpuTimes(own, _busy_seconds(), faults)
 
 
 def _busy_seconds() -> float | None:
@@ -97,13 +90,6 @@ def foreign_seconds(before: CpuTimes, after: CpuTimes) -> float | None:
     if before.busy is None or after.busy is None:
         return None
     return max((after.busy - before.busy) - (after.own - before.own), 0.0)
-
-
-def page_faults(before: CpuTimes, after: CpuTimes) -> int | None:
-    """Minor page faults of this process between two readings; None where the system does not count them."""
-    if before.page_faults is None or after.page_faults is None:
-        return None
-    return after.page_faults - before.page_faults
 
 
 def foreign_cores(before: CpuTimes, after: CpuTimes, seconds: float) -> float | None:

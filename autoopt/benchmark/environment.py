@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from autoopt.benchmark.affinity import cores
-from autoopt.benchmark.cputime import descendants, memory, own_seconds, parent
+from autoopt.benchmark.cputime import descendants, memory, parent
 from autoopt.benchmark.device import Device, resolve_device
 from autoopt.records import Environment, JsonDict
 
@@ -37,7 +37,6 @@ def environment(device: str | torch.device) -> Environment:
         EnvironmentLacks: no such device.
     """
     where = resolve_device(str(device))
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     commit = git("rev-parse", "HEAD", timeout=5)
     if commit is not None and git("status", "--porcelain", "--untracked-files=no", timeout=5):
         commit += "-dirty"
@@ -65,7 +64,7 @@ def environment(device: str | torch.device) -> Environment:
         ram_bytes=usable_ram(),
         os=platform.platform(terse=True),
         git_commit=commit,
-        load=load,
+        load=os.getloadavg()[0],
         compiler=compiler(),
         packages=packages,
     )
@@ -133,48 +132,36 @@ def compiler() -> str | None:
 
 
 class Monitor:
-    """Samples in a thread of its own while its ``with`` block runs.
+    """Samples a CUDA device in a thread of its own while its ``with`` block runs, where ``nvidia-ml-py`` is installed.
 
     What cannot be read here is left out, never 0. A reading takes the interpreter for well under a
     millisecond, so that at ten a second a step is not disturbed.
-
-    Args:
-        device: CUDA devices are read through NVML where ``nvidia-ml-py`` is installed.
     """
 
     def __init__(self, device: Device) -> None:
         self._read_device = nvml_reader(device)
         self._readings: list[Reading] = []
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._cores = usable_cores()
+        self._thread = threading.Thread(target=self._loop, name="autoopt-monitor", daemon=True)
 
     def __enter__(self) -> Monitor:
-        self._began, self._cpu = perf_counter(), own_seconds(with_children=True)
-        if self._read_device is not None:
-            self._thread = threading.Thread(target=self._loop, name="autoopt-monitor", daemon=True)
-            self._thread.start()
+        self._began = perf_counter()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._wall = perf_counter() - self._began
-        self._cpu = own_seconds(with_children=True) - self._cpu
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _loop(self) -> None:
-        while not self._stop.wait(0.1):
-            assert self._read_device is not None
+        while self._read_device is not None and not self._stop.wait(0.1):
             self._readings.append(self._read_device())
 
     def summary(self) -> JsonDict:
-        """Means over the block: ``cpu_utilization`` (share of the usable cores), and of the device
-        ``device_utilization`` (share of time), ``device_memory_bytes`` (of everybody), ``power_watts``,
-        ``energy_joules``, ``clock_hertz``, ``temperature_celsius``, ``throttled`` (share of readings)."""
-        found: JsonDict = {"seconds": self._wall}
-        if self._wall > 0:
-            found["cpu_utilization"] = min(self._cpu / self._wall / self._cores, 1.0)
+        """Means over the block: ``device_utilization`` (share of time), ``power_watts``, ``energy_joules``,
+        ``clock_hertz``, ``throttled`` (share of readings)."""
+        found: JsonDict = {}
         for name in sorted({name for reading in self._readings for name in reading}):
             found[name] = fmean(reading[name] for reading in self._readings if name in reading)
         if "power_watts" in found:
@@ -200,10 +187,8 @@ def nvml_reader(device: Device) -> Callable[[], Reading] | None:
         return None
     questions: dict[str, Callable[[], float]] = {
         "device_utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-        "device_memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
         "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
         "clock_hertz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
-        "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         "throttled": lambda: bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed),
     }
 

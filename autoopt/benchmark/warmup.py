@@ -8,7 +8,7 @@ from math import ceil
 from time import perf_counter
 
 from autoopt.benchmark.compiling import compilations, trouble
-from autoopt.benchmark.cputime import cpu_times, foreign_seconds, page_faults
+from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import Enough, merged
 from autoopt.benchmark.live import LiveTraining, run_until
@@ -77,7 +77,7 @@ def run_block(
         recompilations=compilations() - compiled,
         late_seconds=ramp_paid + paid,
         first_step=first,
-        page_faults=page_faults(before, after),
+        page_faults=after.page_faults - before.page_faults,
     )
     if training.group.size == 1:
         return block
