@@ -97,11 +97,11 @@ class Simulation(Record):
     ``handover_seconds``: what a worker spends to hand over one step's batches, ``receive_seconds``
     what the training process spends to take them. ``launches``: operators or kernels in one step.
     ``update_issue_seconds``: what the training process needs to issue the optimizer's step to the device.
-    ``beside``: contention for the cores between this workload's preparation and its step, where it was measured;
-    ``fed``: steps that were tried with other numbers of loader workers or threads. ``in_turn``, the cold ratio: a batch
-    that the training process prepares between two steps, over one prepared after another; ``rested``, the wake-up
-    ratio: a step on the CPU after a pause of ``rest_seconds``, over one after another step; 1 where they were not
-    measured. ``doubled``: forward and backward of twice the batch over those of one.
+    ``contention``: for the cores between this workload's preparation and its step, where it was measured; ``fed``:
+    steps that were tried with other numbers of loader workers or threads. ``cold_ratio``: a batch that the training
+    process prepares between two steps, over one prepared after another; ``wakeup_ratio``: a step on the CPU after a
+    pause of ``pause_seconds``, over one after another step; 1 where they were not measured. ``doubled``: forward and
+    backward of twice the batch over those of one. ``memory_used``: share of the device's.
     """
 
     device: str = "cpu"
@@ -110,7 +110,6 @@ class Simulation(Record):
     workers: int = 0
     prefetch: int | None = None
     accumulation: int = 1
-    samples: int = 1
     blocking_copy: bool = True
     compute_by_threads: dict[int, float] = field(default_factory=dict)
     handover_seconds: float = 0.0
@@ -118,11 +117,11 @@ class Simulation(Record):
     launches: int | None = None
     update_issue_seconds: float | None = None
     sample_spread: float | None = None
-    beside: tuple[Contention, ...] = ()
+    contention: tuple[Contention, ...] = ()
     fed: tuple[Fed, ...] = ()
-    in_turn: float = 1.0
-    rested: float = 1.0
-    rest_seconds: float = 0.0
+    cold_ratio: float = 1.0
+    wakeup_ratio: float = 1.0
+    pause_seconds: float = 0.0
     doubled: float | None = None
     memory_used: float | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from autoopt.benchmark.target import whole_run_seconds
-from autoopt.records import Fed, Peaks, Plan, Resource, Round, RunParts, Simulation, Stage
+from autoopt.records import Peaks, Plan, Resource, Round, RunParts, Simulation, Stage
 from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
@@ -96,7 +96,7 @@ def analyse(
     """
     timings, parts = normalized_to_running(timings), parts or RunParts()
     step = block.seconds / max(block.steps, 1)
-    simulation = _simulation(timings, peaks)
+    simulation = _simulation(timings)
     ceilings = stage_ceilings(timings, peaks)
     stages = tuple(_with_gap(stage, ceilings.get(stage.name)) for stage in _stages(timings, block))
     if sent is not None:
@@ -266,7 +266,7 @@ def _host(timings: StageTimings) -> float | None:
     if not timings.workers and inputs.loader and inputs.sample and inputs.collate:
         # a loader's Python is the training process's: its batches beyond samples and collate
         extra = _cpu(inputs.loader) - _cpu(inputs.sample) * timings.batch_size - _cpu(inputs.collate)
-        loader = max(0.0, extra) * timings.accumulation * (timings.cold_ratio or 1.0)
+        loader = max(0.0, extra) * timings.accumulation * timings.cold_ratio
     return None if timings.host is None else timings.host.seconds + loader
 
 
@@ -313,32 +313,15 @@ def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
     return (*itertools.pairwise(main), *before, *after)
 
 
-def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
-    micro, inputs = timings.accumulation, timings.inputs
-    fed = tuple(
-        Fed(workers=one.workers, threads=one.threads, seconds=one.timing.seconds, spread=one.timing.spread)
-        for one in timings.overlaps
-    )
-    return Simulation(
-        device=timings.device,
-        cores=timings.cores,
-        threads=timings.threads,
-        workers=timings.workers,
-        prefetch=timings.prefetch or DEFAULT_PREFETCH,
-        accumulation=micro,
-        samples=timings.batch_size * micro,
-        blocking_copy=not (timings.non_blocking and timings.pin_memory),
-        compute_by_threads=timings.compute_by_threads,
-        handover_seconds=inputs.handover.seconds * micro if inputs.handover else 0.0,
-        receive_seconds=inputs.receive.seconds * micro if inputs.receive else 0.0,
-        launches=timings.launches,
-        update_issue_seconds=timings.issue_update.seconds if timings.issue_update else None,
-        sample_spread=inputs.sample_spread,
-        beside=timings.contention,
-        fed=fed,
-        in_turn=timings.cold_ratio or 1.0,
-        rested=timings.wakeup_ratio or 1.0,
-        rest_seconds=timings.pause_seconds or 0.0,
-        doubled=timings.doubled,
-        memory_used=timings.memory_used,
-    )
+def _simulation(timings: StageTimings) -> Simulation:
+    """What the graph knows beyond its stages, with what of it follows from timings."""
+    inputs, micro, update = timings.inputs, timings.accumulation, timings.issue_update
+    followed = {
+        "prefetch": timings.prefetch or DEFAULT_PREFETCH,
+        "handover_seconds": inputs.handover.seconds * micro if inputs.handover else 0.0,
+        "receive_seconds": inputs.receive.seconds * micro if inputs.receive else 0.0,
+        "update_issue_seconds": update.seconds if update is not None else None,
+        "sample_spread": inputs.sample_spread,
+        "fed": [one.model_dump() for one in timings.overlaps],
+    }
+    return Simulation.model_validate({**vars(timings), **followed})

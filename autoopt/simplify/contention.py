@@ -15,6 +15,7 @@ part of a step's mean, and of no microbenchmark's median."""
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import statistics
@@ -35,7 +36,7 @@ from autoopt.benchmark.warmup import ready_batches, run_block
 from autoopt.records import Contention, JsonDict
 from autoopt.simplify.batches import Fetch, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
-from autoopt.simplify.microbenchmarks import summary
+from autoopt.simplify.microbenchmarks import other_threads, ratios_by_threads, summary
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST, InputTimings, Overlap
 
 FEWEST_TURNS = 20
@@ -52,8 +53,8 @@ _WINDOW, _LONGEST, _COUNTED = 0.05, 0.15, 10
 """Seconds of a window, the shortest and the longest; in between it holds so many samples."""
 _FEWEST_STEPS, _MOST_STEPS = 4, 200
 """Steps of a combination that is run, once its queue has settled."""
-_SEQUENCE, _READ_AGAIN = 64, 1 << 14
-"""Micro-batches whose indices are drawn beforehand, and how often they are read again at the most."""
+_SEQUENCE = 64
+"""Micro-batches whose indices are drawn beforehand; they are read again and again."""
 _PAIRS = 6
 """Blocks of running steps with each number of threads, at most."""
 
@@ -345,12 +346,10 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
     What comes once in more steps than a block holds, as a script's own evaluation, would decide by which blocks it
     falls into: the middle cycle of each block is taken.
     """
-    present, found = torch.get_num_threads(), list[Overlap]()
-    others = sorted({1, max(1, usable_cores() // 2), usable_cores()} - {present})
-    setup = training.setup
+    present, setup, kept_up = torch.get_num_threads(), training.setup, set[int]()
     if training.device.kind != "cpu" or unswitchable(setup, setup.with_flags(threads=present), training.switches):
-        return found
-    turn, kept_up = seconds / max(1, len(others)) / (2 * _PAIRS), set[int]()
+        return []
+    turn = seconds / max(1, len(other_threads())) / (2 * _PAIRS)
 
     def step(threads: int) -> float:
         training.do(lambda: torch.set_num_threads(threads))
@@ -360,18 +359,11 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
         return usual_step(block.step_seconds, cycle)
 
     try:
-        for threads in others:
-            ratios: list[float] = []
-            end = time.perf_counter() + seconds / len(others)
-            while len(ratios) < 2 or (len(ratios) < _PAIRS and time.perf_counter() < end):
-                order = (threads, present) if len(ratios) % 2 else (present, threads)
-                each = {count: step(count) for count in order}
-                ratios.append(each[threads] / each[present])
-            workers = training.loader.loader.num_workers
-            found.append(Overlap(workers=workers, threads=threads, timing=summary(ratios)))
+        found = ratios_by_threads(step, seconds, most=_PAIRS)
     finally:
         training.do(lambda: torch.set_num_threads(present))
-    return found
+    workers = training.loader.loader.num_workers
+    return [Overlap(workers=workers, threads=threads, **summary(each).model_dump()) for threads, each in found.items()]
 
 
 def fed_combinations(cores: int, threads: int, waits: bool) -> list[tuple[int, int]]:
@@ -395,7 +387,7 @@ def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: in
         warnings.simplefilter("ignore")  # more workers than cores, and a fork next to threads, are what is tried
         source: DataLoader[Any] = DataLoader(
             loader.dataset,
-            batch_sampler=indices * _READ_AGAIN,
+            batch_sampler=itertools.cycle(indices),
             num_workers=workers,
             collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,
@@ -423,4 +415,4 @@ def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: in
             break
     reading = (first + reference.now()) / 2
     timing = summary(walls, readings=[reading] * len(walls), usual=TENSORS)
-    return Overlap(workers=workers, threads=threads, timing=timing)
+    return Overlap(workers=workers, threads=threads, **timing.model_dump())

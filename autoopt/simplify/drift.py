@@ -137,7 +137,7 @@ def normalized_to_running(timings: StageTimings) -> StageTimings:
         "collating": scaled(inputs.collating, ratio(inputs.collate, reference)),
     }
     changed = inputs.model_copy(update={**_brought(inputs, reference), **below})
-    overlaps = tuple(one.model_copy(update={"timing": _at(one.timing, reference)}) for one in timings.overlaps)
+    overlaps = tuple(_at(one, reference) for one in timings.overlaps)
     found |= {"inputs": changed, "deeper": deeper, "overlaps": overlaps}
     return timings.model_copy(update=found)
 
@@ -160,13 +160,8 @@ def _at(timing: Timing, reference: float) -> Timing:
         return timing
     change = timing.seconds * (times - 1.0)
     cpu = None if timing.cpu_seconds is None else max(0.0, timing.cpu_seconds + change)
-    return timing.model_copy(
-        update={
-            "seconds": timing.seconds + change,
-            "cpu_seconds": cpu,
-            "reference": reference,
-        }
-    )
+    changed = {"seconds": timing.seconds + change, "cpu_seconds": cpu, "reference": reference}
+    return timing.model_copy(update=changed)
 
 
 def running_block(

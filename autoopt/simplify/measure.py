@@ -31,7 +31,6 @@ _GRACE = 2.5
 
 def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
     """Every stage alone, within about ``seconds``; the training is left as it was."""
-    start = time.perf_counter()
     notes: list[str] = []
     with kept_random_state():
         inputs = _inputs(training, seconds * 0.4, notes)
@@ -50,7 +49,7 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         workers=loader.num_workers,
         prefetch=loader.prefetch_factor,
         pin_memory=bool(loader.pin_memory),
-        non_blocking=training.setup.transfer.non_blocking,
+        blocking_copy=not (loader.pin_memory and training.setup.transfer.non_blocking),
         batch_size=int(whole or samples_of(batches[0]) or 1),
         accumulation=training.lengths.accumulation,
         batch_bytes=nbytes(batches[0]),
@@ -60,7 +59,6 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         allowed_precisions=("fp32", "tf32", "bf16", "fp16") if training.device.kind == "cuda" else ("fp32", "bf16"),
         inputs=inputs,
         padding=padding_share(batches),
-        seconds=time.perf_counter() - start,
         notes=tuple(notes),
         **values,
     )

@@ -357,24 +357,40 @@ def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
     return ReferenceSpeed() if training.device.kind == "cpu" else None
 
 
-def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> JsonDict:
-    """``compute_by_threads``: seconds of a whole step on cached batches by number of compute threads; the CPU only.
+def other_threads() -> list[int]:
+    """Numbers of compute threads that are tried besides the present one: one, half of the cores, all of them."""
+    cores = usable_cores()
+    return sorted({1, max(1, cores // 2), cores} - {torch.get_num_threads()})
 
-    The present number is measured again next to each other one, so that a burst does not pass for a speedup; twice,
-    where a step is not longer than the time for it.
+
+def ratios_by_threads(
+    seconds: Callable[[int], float], time_limit: float, *, fewest: int = 2, most: int = 15
+) -> dict[int, list[float]]:
+    """Seconds of what takes ``seconds(threads)`` with other numbers of compute threads over those with the present one.
+
+    The present number is measured again next to each other one, so that a burst does not pass for a speedup.
+
+    Args:
+        time_limit: seconds for all of it, about.
+        fewest, most: pairs for each number of threads, however long they take, and however short.
     """
-    present = torch.get_num_threads()
-    others = sorted({1, max(1, usable_cores() // 2), usable_cores()} - {present})
-    found = {present: measured.seconds}
-    for threads in others:
-        ratios: list[float] = []
-        fewest = 2 if measured.seconds < time_limit else 1
-        end = time.perf_counter() + time_limit / len(others)
-        while len(ratios) < fewest or (time.perf_counter() < end and len(ratios) < 15):
-            ratios.append(_with_threads(training, batches, threads) / _with_threads(training, batches, present))
-        found[threads] = measured.seconds * statistics.median(ratios)
+    present, found = torch.get_num_threads(), {threads: list[float]() for threads in other_threads()}
+    for threads, ratios in found.items():
+        end = time.perf_counter() + time_limit / len(found)
+        while len(ratios) < fewest or (len(ratios) < most and time.perf_counter() < end):
+            order = (threads, present) if len(ratios) % 2 else (present, threads)
+            each = {count: seconds(count) for count in order}
+            ratios.append(each[threads] / each[present])
+    return found
+
+
+def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> JsonDict:
+    """``compute_by_threads``: seconds of a whole step on cached batches by number of compute threads; the CPU only."""
+    present, fewest = torch.get_num_threads(), 2 if measured.seconds < time_limit else 1
+    ratios = ratios_by_threads(lambda count: _with_threads(training, batches, count), time_limit, fewest=fewest)
     torch.set_num_threads(present)
-    return {"compute_by_threads": found}
+    found = {threads: measured.seconds * statistics.median(each) for threads, each in ratios.items()}
+    return {"compute_by_threads": {present: measured.seconds, **found}}
 
 
 def _with_threads(training: LiveTraining, batches: list[Any], threads: int) -> float:

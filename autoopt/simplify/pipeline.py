@@ -443,7 +443,7 @@ class Pipeline:
         prepare = self._seconds("preparation", changed) + self._seconds("collate", changed)
         return Demand(
             wait=self._seconds("storage", changed),
-            prepare=prepare + handing if workers else prepare * known.in_turn,
+            prepare=prepare + handing if workers else prepare * known.cold_ratio,
             receive=known.receive_seconds / known.accumulation if workers else 0.0,
             pin=self._seconds("pin", changed),
             copy=self._seconds("copy", changed),
@@ -455,9 +455,9 @@ class Pipeline:
             prefetch=prefetch or known.prefetch or DEFAULT_PREFETCH,
             cores=known.cores,
             threads=min(threads or known.threads, 4 * known.cores),
-            wakeup_ratio=known.rested if on_cpu else 1.0,
-            pause=known.rest_seconds / known.accumulation,
-            contention=known.beside,
+            wakeup_ratio=known.wakeup_ratio if on_cpu else 1.0,
+            pause=known.pause_seconds / known.accumulation,
+            contention=known.contention,
         )
 
 

@@ -191,8 +191,10 @@ def profile_stages(
         again = tasks.may("the step after its stages", f"{SIMPLIFY}:running", **each)
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
         block, reference = whole(*halves)
-        if timings:
-            timings["overlaps"] = [*timings.get("overlaps", ()), *_by_threads(tried, block)]
+        if timings:  # steps with other numbers of threads are in units of the present step
+            usual, steps = block.seconds / max(block.steps, 1), tried.get("steps", ())
+            by_threads = [{**step, "seconds": usual * step["seconds"]} for step in steps]
+            timings["overlaps"] = [*timings.get("overlaps", ()), *by_threads]
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         asked = {"strategies": asking, "seconds": trying}
         inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", steps=INSPECT_STEPS, **asked)
@@ -241,15 +243,6 @@ class _Tasks:
         except TrialFailed as failure:
             self.missing.append(f"{what}: {failure.reason}")
             return {}
-
-
-def _by_threads(tried: JsonDict, block: Block) -> list[JsonDict]:
-    """Steps that ran with other numbers of threads (``simplify.stage_timings.Overlap``), in seconds by the block."""
-    usual = block.seconds / max(block.steps, 1)
-    return [
-        {**step, "timing": {**step["timing"], "seconds": usual * step["timing"]["seconds"]}}
-        for step in tried.get("steps", ())
-    ]
 
 
 def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from autoopt.records import Contention, Deeper, Operator, Record
+from autoopt.records import Deeper, Operator, Record, Simulation
 
 INPUT = ("storage", "preparation", "collate")
 """Stages that make batches."""
@@ -30,12 +30,11 @@ class Timing(Record):
     sensitivity: float | None = None
 
 
-class Overlap(Record):
+class Overlap(Timing):
     """A step fed by so many loader workers, with so many compute threads, as it ran."""
 
     workers: int
     threads: int
-    timing: Timing
 
 
 class InputTimings(Record):
@@ -60,32 +59,25 @@ class InputTimings(Record):
     notes: tuple[str, ...] = ()
 
 
-class StageTimings(Record):
-    """Every stage alone. Times are per micro-batch unless said otherwise.
+class StageTimings(Simulation):
+    """Every stage alone, and what the pipeline graph knows beyond stages, as far as that follows from no timing.
+
+    Times are per micro-batch unless said otherwise.
 
     ``transfer``: a batch to the device, as the training moves it; ``pin``: pinning on the host. ``forward``: forward
     and loss. ``backward``: what both directions take beyond it, alternately. ``optimizer``: one optimizer step on
     cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached batches that are on
-    the device. ``host``: what that step takes beyond forward, backward and optimizer, alternately. ``contention``:
-    speeds of workers and of that step while they compete; ``overlaps``: steps that were fed by workers for real.
-    ``cold_ratio``, ``wakeup_ratio``, ``pause_seconds``: cache effects (``simplify.contention``). ``doubled``: forward
-    and backward of twice the micro-batch over those of one. ``issue``: seconds in which the training process has issued
-    such a step, ``issue_update``: of them, the optimizer's. ``evaluate``: one whole evaluation, scaled from a few of
-    its batches or as a script made it; ``evaluation_samples``: that it reads; ``checkpoint``: one, to the disk.
+    the device. ``host``: what that step takes beyond forward, backward and optimizer, alternately. ``overlaps``: steps
+    that were fed by workers for real. ``issue``: seconds in which the training process has issued such a step,
+    ``issue_update``: of them, the optimizer's. ``evaluate``: one whole evaluation, scaled from a few of its batches or
+    as a script made it; ``evaluation_samples``: that it reads; ``checkpoint``: one, to the disk.
     ``deeper``: below a stage, by its name, seconds per micro-batch, of the optimizer per step. ``reference``: of the
     machine's speed while the training ran, before and after the microbenchmarks; None on a device. ``padding``: share
     of padding in the batches that were computed on, None where they hold no sequences.
     """
 
-    device: str
-    cores: int
-    threads: int
-    workers: int
-    prefetch: int | None = None
     pin_memory: bool = False
-    non_blocking: bool = False
     batch_size: int
-    accumulation: int = 1
     batch_bytes: int = 0
     optimizer_bytes: int = 0
     allowed_precisions: tuple[str, ...] = ("fp32",)
@@ -97,13 +89,7 @@ class StageTimings(Record):
     optimizer: Timing | None = None
     compute: Timing | None = None
     host: Timing | None = None
-    compute_by_threads: dict[int, float] = field(default_factory=dict)
-    contention: tuple[Contention, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
-    cold_ratio: float | None = None
-    wakeup_ratio: float | None = None
-    pause_seconds: float | None = None
-    doubled: float | None = None
     issue: Timing | None = None
     issue_update: Timing | None = None
     evaluate: Timing | None = None
@@ -113,12 +99,9 @@ class StageTimings(Record):
     checkpoint_every: int | None = None
     operators: tuple[Operator, ...] = ()
     operators_forward_share: float | None = None
-    launches: int | None = None
     deeper: dict[str, tuple[Deeper, ...]] = field(default_factory=dict)
-    memory_used: float | None = None
     padding: float | None = None
     reference: float | None = None
-    seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
 

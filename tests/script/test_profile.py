@@ -146,4 +146,4 @@ def test_steps_of_a_script_that_workers_would_feed_are_measured(start_script: St
         timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=120.0, seconds=4.0)
     assert not [note for note in timings["notes"] if "fed by workers" in note]
     assert timings["overlaps"]
-    assert all(fed["timing"]["seconds"] > 0 for fed in timings["overlaps"])
+    assert all(fed["seconds"] > 0 for fed in timings["overlaps"])

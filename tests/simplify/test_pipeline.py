@@ -41,7 +41,7 @@ SYNC = {"preparation": 0.004, "copy": 0.003, "forward": 0.01, "host": 0.002}
 SLOW_DISK = {"storage": 0.08, "forward": 0.004, "backward": 0.006}
 DEVICE = {"device": "cuda", "cores": 16}
 INTERLEAVED = {"storage": 0.004, "preparation": 0.002, "forward": 0.001, "backward": 0.001}
-ROOM, RESTED = {"cores": 16, "threads": 1}, {"rested": 2.0, "rest_seconds": 0.006}
+ROOM, RESTED = {"cores": 16, "threads": 1}, {"wakeup_ratio": 2.0, "pause_seconds": 0.006}
 MANY_CORES = {"cores": 8, "threads": 1}
 TWO_WORKERS = {**ALONE, "preparation": 0.015}
 """``seconds`` are those with all workers at work: two workers that take 15 ms a step each did 30 ms of work."""
@@ -63,11 +63,11 @@ TWO_WORKERS = {**ALONE, "preparation": 0.015}
         pytest.param(SYNC, DEVICE, {}, 0.013, 0.02, id="a copy that the host waits for"),
         pytest.param(SYNC, {**DEVICE, "blocking_copy": False}, {}, 0.01, 0.01, id="a copy that it does not wait for"),
         pytest.param({"forward": 0.001, "host": 0.005}, DEVICE, {}, 0.005, 0.01, id="a slow host"),
-        pytest.param(INTERLEAVED, {**ROOM, "in_turn": 1.5}, {}, 0.009, 1e-6, id="batches between steps are colder"),
+        pytest.param(INTERLEAVED, {**ROOM, "cold_ratio": 1.5}, {}, 0.009, 1e-6, id="batches between steps are colder"),
         pytest.param(INTERLEAVED, {**ROOM, **RESTED}, {}, 0.010, 1e-6, id="steps after batches wake threads"),
-        pytest.param(INTERLEAVED, {**ROOM, **RESTED, "rest_seconds": 0.012}, {}, 0.009, 1e-6,
+        pytest.param(INTERLEAVED, {**ROOM, **RESTED, "pause_seconds": 0.012}, {}, 0.009, 1e-6,
                      id="half the pause, half of what it costs"),
-        *(pytest.param(INTERLEAVED, {**ROOM, **RESTED, "in_turn": 3.0}, options, step, near, id=why)
+        *(pytest.param(INTERLEAVED, {**ROOM, **RESTED, "cold_ratio": 3.0}, options, step, near, id=why)
           for options, step, near, why in (
               ({"workers": 8}, 0.002, 0.02, "workers that keep up leave no pause"),
               ({"workers": 1}, 0.006, 0.05, "the one worker decides"),
@@ -82,7 +82,7 @@ def test_a_step_of_known_stages(
 
 def test_two_workers_with_one_compute_thread_beat_either_alone() -> None:
     """The synergy on two cores: neither change alone brings what both bring."""
-    pipeline = Pipeline(round_of(compute_by_threads={1: 0.014, 2: 0.010}, beside=CROWDED))
+    pipeline = Pipeline(round_of(compute_by_threads={1: 0.014, 2: 0.010}, contention=CROWDED))
     both = pipeline.gain(workers=2, threads=1).value
     workers, threads = pipeline.gain(workers=2).value, pipeline.gain(threads=1).value
     assert threads < 1.0

@@ -72,13 +72,13 @@ def test_a_cuda_device_is_watched(
 
 
 def test_steps_that_were_tried_with_other_threads_are_in_seconds_of_the_block() -> None:
-    tried = {"workers": 0, "threads": 1, "timing": {"seconds": 0.5, "spread": 0.2}}
-    fed = {"workers": 2, "threads": 1, "timing": {"seconds": 0.3, "spread": 0.0}}
+    tried = {"workers": 0, "threads": 1, "seconds": 0.5, "spread": 0.2}
+    fed = {"workers": 2, "threads": 1, "seconds": 0.3, "spread": 0.0}
     found = profile(FakeTrials(measure_stages={"device": "cpu", "overlaps": [fed]}, try_threads={"steps": [tried]}))
     step = found.step_seconds
     (workers, threads) = found.timings["overlaps"]
     assert workers == fed
-    assert threads["timing"] == pytest.approx({"seconds": 0.5 * step, "spread": 0.2})
+    assert threads == pytest.approx({**tried, "seconds": 0.5 * step})
 
 
 def seen(step: float, foreign: float | None = None) -> StageProfile:
