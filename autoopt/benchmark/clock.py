@@ -166,7 +166,7 @@ class EventClock(StageClock):
 
     def mark(self, stage: str) -> None:
         # an event within a graph that is being recorded is a node of it, and has no time
-        if self.fine and not recording():
+        if self.fine and not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):  # type: ignore[no-untyped-call]
             self._events.append((stage, self._device.event()))
 
     def set_aside(self) -> float:
@@ -212,12 +212,6 @@ class EventClock(StageClock):
             else:
                 self.totals[stage] += self._mark.elapsed_time(event) / 1e3
             self._mark = event
-
-
-def recording() -> bool:
-    """Whether what is issued now goes into a CUDA graph and is not run."""
-    begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return begun and torch.cuda.is_current_stream_capturing()
 
 
 def clock_for(device: Device) -> StageClock:

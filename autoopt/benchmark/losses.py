@@ -62,9 +62,9 @@ def _annotated(parameter: inspect.Parameter, name: str) -> bool:
     return text.rpartition(".")[2] == name
 
 
-def _history(loss: torch.Tensor) -> Iterator[Any]:
-    """The nodes of a loss's graph, each once, those of the loss first."""
-    waiting, seen = [loss.grad_fn], set()
+def history(tensor: torch.Tensor) -> Iterator[Any]:
+    """The nodes of a tensor's backward graph, each once, its own first."""
+    waiting, seen = [tensor.grad_fn], set()
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:
@@ -87,7 +87,7 @@ def takes_probabilities(loss: torch.Tensor) -> bool:
 
     A low precision rounds a probability near 1 to 1 itself, from where no gradient leads back.
     """
-    return any(node.name().startswith("BinaryCrossEntropyBackward") for node in _history(loss))
+    return any(node.name().startswith("BinaryCrossEntropyBackward") for node in history(loss))
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class LossHead:
 
 def loss_head(loss: torch.Tensor) -> LossHead | None:
     """The head of a loss before its backward pass; None where logits go another way, or classes are weighted."""
-    losses = [node for node in _history(loss) if _kind(node) in ("NllLossBackward", "NllLoss2DBackward")]
+    losses = [node for node in history(loss) if _kind(node) in ("NllLossBackward", "NllLoss2DBackward")]
     if len(losses) != 1 or losses[0]._saved_weight is not None:
         return None
     labels = losses[0]._saved_target

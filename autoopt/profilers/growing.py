@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import torch
 from torch import nn
 
 from autoopt.benchmark.libraries import is_users
+from autoopt.benchmark.losses import history
 from autoopt.records import JsonDict
 from autoopt.script.frames import shown
-from autoopt.simplify.source import graph_of
 
 _MOST_NODES = 100_000
 """Objects that a search for what grows reads: a second or so."""
@@ -44,7 +45,8 @@ class Growing:
 
     def place(self) -> tuple[JsonDict, bool]:
         """``file``, ``line`` and ``means`` of what lets it grow, and whether each step goes through all of it."""
-        files = [self.file, *sorted(_users_files() - {self.file})]
+        loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())} - {self.file}
+        files = [self.file, *sorted(file for file in loaded if isinstance(file, str) and is_users(file))]
         grown = next(((file, line) for file in files for line in _lines(file, self.word, grown=True)), None)
         near = files if grown is None else [grown[0]]  # in other files the name may be another thing's
         read = next(((file, line) for file in near for line in _lines(file, self.word, grown=False)), None)
@@ -80,7 +82,8 @@ def _within(file: str, name: str, word: str, value: Any, seen: set[int], depth: 
         return
     if isinstance(value, torch.Tensor):
         if value.grad_fn is not None:
-            yield Growing(f"the graph of {name}", word, file, len(graph_of(value, _MOST_NODES)), "nodes", True)
+            nodes = sum(1 for _ in islice(history(value), _MOST_NODES))
+            yield Growing(f"the graph of {name}", word, file, nodes, "nodes", True)
         return
     if isinstance(value, list | dict | set | deque):
         seen.add(id(value))
@@ -110,11 +113,6 @@ def _within(file: str, name: str, word: str, value: Any, seen: set[int], depth: 
 
 
 _OF_MODULES = frozenset(vars(nn.Module()))
-
-
-def _users_files() -> set[str]:
-    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return {file for file in files if isinstance(file, str) and is_users(file)}
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -22,14 +22,13 @@ from autoopt.benchmark.live import drives
 from autoopt.profilers.growing import Growing, growing_in
 from autoopt.records import JsonDict
 from autoopt.records.drift import Drift, Growth
+from autoopt.simplify.costly import LEAST_SHARE
 from autoopt.simplify.drift import reference_seconds
 
 LEAST_STEPS, LEAST_SECONDS = 8, 0.25
 """Of a window, until there are so many windows that neighbours are joined and each is twice as long."""
 FEWEST, MOST = 6, 32
 """Windows: two thirds are compared, of at least two each; more are joined in pairs."""
-_WORTH = 0.01
-"""A change below this is not worth telling, as a gain below it is not worth keeping."""
 _EXPLAINS = 0.1
 """Share of the slowdown below which a counter is no cause of it."""
 _MIB = 2**20
@@ -58,32 +57,22 @@ class Counter:
     share: Callable[[float, float, float], float] | None = None
 
 
-class Collector:
-    """Seconds that Python's garbage collector has taken since it was made."""
+class Machine:
+    """Everything that counters are read from. ``collected``: seconds that Python's garbage collector has taken."""
 
-    def __init__(self) -> None:
-        self.seconds = self._began = 0.0
+    def __init__(self, device: Device) -> None:
+        self.device, self.nvml = device, nvml_reader(device)
+        self.collected = self._began = 0.0
         gc.callbacks.append(self._note)
 
     def _note(self, phase: str, _: object) -> None:
         if phase == "start":
             self._began = time.perf_counter()
         else:
-            self.seconds += time.perf_counter() - self._began
+            self.collected += time.perf_counter() - self._began
 
     def close(self) -> None:
         gc.callbacks.remove(self._note)
-
-
-@dataclass
-class Machine:
-    """Everything that counters are read from."""
-
-    device: Device
-    collector: Collector = field(default_factory=Collector)
-
-    def __post_init__(self) -> None:
-        self.nvml = nvml_reader(self.device)
 
     def workers_memory(self) -> float:
         return sum(map(private_bytes, descendants())) / _MIB
@@ -146,7 +135,7 @@ COUNTERS = (
     Counter(
         "garbage collection",
         "ms",
-        lambda machine: 1e3 * machine.collector.seconds,
+        lambda machine: 1e3 * machine.collected,
         "the collector goes through ever more objects: find what keeps them, or gc.freeze() after the start",
         total=True,
         share=lambda early, late, step: late - early,
@@ -273,7 +262,7 @@ def watch(live: Any, seconds: float) -> JsonDict:
             if training.ends_at is not None and training.steps >= training.ends_at:
                 break
     finally:
-        machine.collector.close()
+        machine.close()
     found = judged(windows, training.steps - first_step, time.monotonic() - began)
     return found.model_dump()
 
@@ -326,7 +315,7 @@ def growth(name: str, unit: str, steps: Sequence[float], values: Sequence[float]
     )
     at = int(0.05 * len(slopes))  # beyond each end of the 90 % interval
     middle, low, high = median(slopes), slopes[at], slopes[-1 - at]
-    apart = last[len(last) // 4] > first[-1 - len(first) // 4] * (1 + _WORTH)
+    apart = last[len(last) // 4] > first[-1 - len(first) // 4] * (1 + LEAST_SHARE)
     return Growth(
         name=name, unit=unit, early=median(first), late=median(last), slope=middle, low=low, high=high,
         grows=low > 0 and apart, **more,

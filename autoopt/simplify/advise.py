@@ -15,10 +15,9 @@ from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Advice, JsonDict, Peaks
 from autoopt.simplify.batches import Fetch, in_child, nbytes, restored
-from autoopt.simplify.costly import CALLS, LEAST_SHARE, Found, Place, advice_of_calls, watched_calls, with_source
+from autoopt.simplify.costly import CALLS, LEAST_SHARE, Found, Line, Place, advice_of_calls, watched_calls, with_source
 from autoopt.simplify.source import (
     Function,
-    Line,
     Unused,
     WatchedStep,
     dataset_functions,

@@ -24,8 +24,6 @@ from autoopt.benchmark.seeding import kept_modes
 from autoopt.benchmark.switching import KeptState
 from autoopt.records import JsonDict
 
-_HALF = 0.5
-"""A device with more of its memory taken is not asked for twice the batch."""
 _SECONDS = 120.0
 """Reading a batch may take this long before it counts as hung."""
 
@@ -200,7 +198,7 @@ def doubled_batch(training: LiveTraining) -> Any | None:
     """
     if training.device.kind == "cuda":
         total = torch.cuda.get_device_properties(training.device.torch).total_memory
-        if torch.cuda.max_memory_reserved(training.device.torch) > _HALF * total:
+        if 2 * torch.cuda.max_memory_reserved(training.device.torch) > total:
             return None
     if not training.takes_batches:
         calls = training.next()[0]

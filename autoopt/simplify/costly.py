@@ -27,13 +27,6 @@ _SMALL = 64
 """Samples of a batch below which an evaluation's time is mostly what each batch costs once."""
 Line = tuple[str, int]
 Place = tuple[str | None, int | None]
-CALLS = (
-    ("gc", "collect", "gc.collect"),
-    ("torch.cuda", "empty_cache", "torch.cuda.empty_cache"),
-    ("torch.cuda", "synchronize", "torch.cuda.synchronize"),
-    ("builtins", "print", "print"),
-)
-"""Module, attribute and name of each."""
 LEAST_SHARE = 0.01
 """Of a step: what takes less is not worth a user's time."""
 _TOLD = {
@@ -54,6 +47,8 @@ _TOLD = {
         "print every so many steps, `if step % 100 == 0:`, or keep the values and print them at each evaluation",
     ),
 }
+CALLS = tuple((name.rpartition(".")[0] or "builtins", name.rpartition(".")[2], name) for name in _TOLD)
+"""Module, attribute and name of each."""
 Found = dict[tuple[str, Line], list[float]]
 """Seconds of each call, by its name and the user's line that makes it."""
 

@@ -13,7 +13,6 @@ from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -24,7 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from autoopt.benchmark.libraries import OWN, is_users
+from autoopt.benchmark.losses import history
 from autoopt.records import Deeper
+from autoopt.simplify.costly import Line
 
 LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 Place = tuple[CodeType, int]
@@ -34,7 +35,6 @@ _MOST_PARTS = 200
 """Parts of a dataset that are opened: a guard against attributes that make a new object each time."""
 WORTH = 0.3
 """Of what is above it: a part that explains less ends the chain."""
-Line = tuple[str, int]
 _OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
 """Parts of torch that ask for values of their own accord: an optimizer's count of steps, the norm of gradients."""
 
@@ -320,7 +320,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             seen.waited[line] += passed
         if double:
             seen.doubles[line] += 1
-        if name == "_to_copy" or (name == "copy_" and _crosses(args)):
+        if name == "_to_copy" or (name == "copy_" and len({leaf.device.type for leaf in _tensors(args)}) > 1):
             seen.copies[line] += 1
             seen.copied[line] += passed
             seen.copied_bytes[line] += sum(leaf.numel() * leaf.element_size() for leaf in _tensors(out))
@@ -336,10 +336,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def _crosses(values: Any) -> bool:
-    return len({leaf.device.type for leaf in _tensors(values)}) > 1
 
 
 def users_line(frame: FrameType | None, *, itself: bool = False) -> Line | None:
@@ -417,23 +413,10 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
     finally:
         for handle in handles:
             handle.remove()
-    reached = graph_of(loss)
+    reached = set(history(loss))
     names = set()
     for name, made in tensors.items():
         nodes = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
         if nodes and not any(node in reached for node in nodes):
             names.add(name)
     return [seen[name] for name in seen if name in names and not any(name.startswith(f"{o}.") for o in names)]
-
-
-def graph_of(tensor: torch.Tensor, most: float = inf) -> set[Any]:
-    """Nodes of a tensor's backward graph, at most so many."""
-    seen: set[Any] = set()
-    pending = [tensor.grad_fn]
-    while pending and len(seen) < most:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        pending += [following for following, _ in node.next_functions]
-    return seen

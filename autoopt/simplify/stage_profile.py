@@ -25,9 +25,9 @@ WARM_UP_SECONDS = 120.0
 """Until steps are steady, at most: a model that is compiled takes one or two minutes."""
 RAMP_SECONDS = 0.2
 """Trained unmeasured after the microbenchmarks, until the loader's queues are as they were."""
-STAGES_STEPS, INSPECT_STEPS, THREADS_STEPS = 36.0, 35.0, 16.0
-"""Slow steps: microbenchmarks, what strategies ask and other numbers of threads take as long as so many of them, about;
-the last in cycles, with one thread slower than the others."""
+STAGES_STEPS, THREADS_STEPS = 36.0, 16.0
+"""Slow steps: microbenchmarks, and what strategies ask, take as long as so many of them, about, and other numbers of
+threads as so many cycles of them, with one thread slower than the others."""
 PARTS = 8
 """Of a short run's steps: one to become steady, two for the block's halves, one for numbers of threads, and as much for
 what else lets it train."""
@@ -197,7 +197,7 @@ def profile_stages(
             timings["overlaps"] = [*timings.get("overlaps", ()), *by_threads]
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         asked = {"strategies": asking, "seconds": trying}
-        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", steps=INSPECT_STEPS, **asked)
+        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", steps=STAGES_STEPS, **asked)
         monitored: JsonDict = {}
         if timings.get("device") == "cuda":
             watched = max(seconds / 8, 1.0)
