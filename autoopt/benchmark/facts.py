@@ -187,7 +187,7 @@ def model_facts(model: nn.Module) -> ModelFacts:
     unique = {id(p): p for p in model.parameters()}.values()
     known = [p for p in unique if not isinstance(p, nn.parameter.UninitializedParameter)]
     modules = Counter(type(module).__name__ for module in model.modules())
-    file, line = _source(type(model).forward if type(model).__module__.partition(".")[0] != "torch" else None)
+    file, line = place_of(type(model).forward if type(model).__module__.partition(".")[0] != "torch" else None)
     kinds = [type(module) for module in model.modules()]
     return ModelFacts(
         type=type(model).__name__,
@@ -214,7 +214,7 @@ def _dataset_facts(workload: Workload, samples: Samples, changes: bool) -> Datas
     inner = users_dataset(dataset)
     method = getattr(type(inner), "__iter__" if iterable else "__getitem__", None)
     named = not type(inner).__module__.startswith("torch.") and not getattr(inner, "empty", False)
-    file, line = _source(method) if named else (None, None)
+    file, line = place_of(method) if named else (None, None)
     return DatasetFacts(
         type=type(inner).__name__,
         map_style=not iterable,
@@ -283,11 +283,12 @@ def _tensor_facts(path: str, tensor: torch.Tensor, scale: float) -> TensorFacts:
     )
 
 
-def _source(function: Any) -> tuple[str | None, int | None]:
+def place_of(function: Any) -> tuple[str | None, int | None]:
+    """File and first line of a function, of what an object runs when it is called, or of a class; None: no source."""
     try:
         function = inspect.unwrap(function)
         code = getattr(function, "__code__", None) or getattr(function.__call__, "__code__", None)
-        if code is not None:
+        if code is not None and not inspect.isclass(function):
             return code.co_filename, code.co_firstlineno
         return inspect.getsourcefile(function), inspect.getsourcelines(function)[1]
     except (OSError, TypeError, AttributeError):

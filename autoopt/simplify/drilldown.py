@@ -19,12 +19,13 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 
+from autoopt.benchmark.facts import place_of
 from autoopt.benchmark.libraries import is_users
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Deeper
 from autoopt.simplify.batches import Fetch, few, fresh_loader
 from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
-from autoopt.simplify.microbenchmarks import MOST, is_steady, repeat, summary
+from autoopt.simplify.microbenchmarks import MOST, repeat, summary
 from autoopt.simplify.source import WORTH, Kind, parts_of, profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 
@@ -110,13 +111,8 @@ class Timer:
 def source_of(thing: Any) -> tuple[str | None, int | None]:
     """File and first line of what a callable runs, if that is the user's own."""
     kind: Any = type(thing)
-    candidates: tuple[Any, ...] = (thing, getattr(kind, "forward", None), kind.__dict__.get("__call__"), kind)
-    for candidate in candidates:
-        try:
-            file = inspect.getsourcefile(candidate)
-            line = inspect.getsourcelines(candidate)[1]
-        except (TypeError, OSError):
-            continue
+    for candidate in (thing, getattr(kind, "forward", None), kind.__dict__.get("__call__"), kind):
+        file, line = place_of(candidate)
         if file and is_users(file):
             return file, line
     return None, None
@@ -125,7 +121,7 @@ def source_of(thing: Any) -> tuple[str | None, int | None]:
 def open_compute(
     training: LiveTraining, batch: Any, timings: dict[str, Any], time_limit: float
 ) -> dict[str, tuple[Deeper, ...]]:
-    """Chains below forward, backward, optimizer, host and evaluation; seconds of one call of each."""
+    """Chains below forward, backward and the optimizer's step; seconds of one call of each."""
     forward, backward = timings["forward"], timings["backward"].seconds
     modules_forward, modules_backward = module_seconds(training, batch, time_limit * 0.3)
     ahead = profile_lines(lambda: training.forward(batch), time_limit * 0.2)
@@ -366,20 +362,11 @@ def _handover(batch: Any, time_limit: float) -> tuple[Timing, Timing]:
         collate_fn=lambda _: tree_map(lambda item: item.clone() if isinstance(item, torch.Tensor) else item, batch),
         multiprocessing_context="fork",
     )
-    walls: list[float] = []
-    cpus: list[float] = []
-    end = None
-    mark = spent = 0.0
-    for number, _ in enumerate(loader):
-        now, cpu = time.perf_counter(), time.thread_time()
-        if number >= 4:
-            walls.append(now - mark)
-            cpus.append(cpu - spent)
-        mark, spent = now, cpu
-        end = end or now + time_limit
-        if len(walls) > 1 and (now > end or is_steady(walls, 60)):
-            break
-    return summary(walls), summary(cpus)
+    batches = iter(loader)
+    for _ in range(4):  # the worker starts, and fills its queue
+        next(batches)
+    wall = repeat(lambda: next(batches), time_limit, least=60)
+    return wall, Timing(seconds=wall.cpu_seconds or 0.0)
 
 
 def _trimmed(values: list[float]) -> float:

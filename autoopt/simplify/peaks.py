@@ -23,8 +23,9 @@ from autoopt.records import Peaks
 from autoopt.records.machine import disturbed
 from autoopt.records.writing import write_whole
 from autoopt.simplify.drift import ReferenceSpeed
+from autoopt.simplify.microbenchmarks import Microbenchmark
 
-VERSION = 8
+VERSION = 9
 """Of how peaks are measured: those of another one are not used again."""
 _HOST_SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 26, 1 << 27)
 """Bytes of both operands: from a first-level cache to several times the last one."""
@@ -35,8 +36,8 @@ _ROUNDS = 3
 _HOPELESS = 0.25
 """Of the best rate: a precision that is slower than that is not measured again in later rounds."""
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_BETWEEN_EVENTS = 2e-3
-"""Seconds of work between two events of a device: one call of 30 µs between them is timed with their own cost."""
+_AT_ONCE = 5e-3
+"""Seconds of calls on a device before its end is waited for: one call of 30 µs is timed with the cost of the wait."""
 _WARM = 0.5
 """Seconds of products after which a device's clock has risen."""
 _COPIED, _READ = 1 << 26, 1 << 25
@@ -248,35 +249,16 @@ def storage_rate() -> float | None:
 def shortest(call: Callable[[], Any], device: torch.device, time_limit: float) -> float:
     """The shortest seconds of several calls: a peak is what was reached, not what is usual.
 
-    On CUDA by its own events, with calls enough between two of them that their own cost is none of the figure.
+    On a device so many calls at once that waiting for their end is none of the figure.
     """
-    call()
-    calls = 1
-    best = _seconds(call, device, calls)
-    if device.type == "cuda":
-        calls = max(1, round(_BETWEEN_EVENTS / best))
+    waits: dict[str, Callable[[], Any]] = {"cuda": lambda: torch.cuda.synchronize(device), "mps": torch.mps.synchronize}
+    one = Microbenchmark(call, wait=waits.get(device.type))
+    one.once()
+    best, _ = one.once()
+    at_once = max(1, round(_AT_ONCE / max(best, 1e-9))) if one.wait else 1
     start = time.perf_counter()
-    while time_limit > 0 or calls > 1:
-        best = min(best, _seconds(call, device, calls))
+    while time_limit > 0 or at_once > 1:
+        best = min(best, one.once(at_once)[0])
         if time.perf_counter() - start >= time_limit:
             break
-    return best
-
-
-def _seconds(call: Callable[[], Any], device: torch.device, calls: int) -> float:
-    """Mean seconds of so many calls in a row."""
-    if device.type == "cuda":
-        event: Any = torch.cuda.Event
-        first, last = event(enable_timing=True), event(enable_timing=True)
-        first.record()
-        for _ in range(calls):
-            call()
-        last.record()
-        last.synchronize()
-        return max(float(first.elapsed_time(last)) / 1e3 / calls, 1e-9)
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    if device.type == "mps":
-        torch.mps.synchronize()
-    return max(time.perf_counter() - start, 1e-9) / calls
+    return max(best, 1e-9)

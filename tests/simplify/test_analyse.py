@@ -174,6 +174,7 @@ def test_at_the_ceiling_there_is_no_bottleneck() -> None:
 def test_without_peaks_there_are_stages_but_no_step_ceiling() -> None:
     found = analyse(0, Plan(), survey_of(), Block(steps=1, samples=1, seconds=0.007), Peaks())
     assert found.ceiling_step_seconds is None
+    assert [each.ceiling_seconds for each in found.operators] == [None, None]
     assert found.bottleneck == "backward"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
 from collections.abc import Callable
@@ -20,9 +19,9 @@ from autoopt.simplify import drilldown
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.batches import ChildFailed, Fetch, in_child
 from autoopt.simplify.drilldown import measure_inputs
-from autoopt.simplify.microbenchmarks import Microbenchmark, interleaved, repeat
+from autoopt.simplify.microbenchmarks import Microbenchmark, interleaved
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.stage_timings import InputTimings, StageTimings
+from autoopt.simplify.stage_timings import StageTimings
 from autoopt.simplify.tasks import measure_stages
 
 PEAKS = Peaks(
@@ -56,12 +55,12 @@ NOISY = """
 """
 
 
-def round_of(measured: StageTimings) -> Round:
-    return analyse(0, Plan(), measured, Block(steps=1, samples=8, seconds=0.005), PEAKS)
+def round_of(timings: StageTimings, peaks: Peaks = PEAKS) -> Round:
+    return analyse(0, Plan(), timings, Block(steps=1, samples=8, seconds=0.005), peaks)
 
 
-def timings_with(found: InputTimings) -> StageTimings:
-    return StageTimings(device="cpu", cores=2, threads=1, workers=0, batch_size=8, inputs=found)
+def measured(training: Any, seconds: float = 0.5) -> StageTimings:
+    return StageTimings.model_validate(measure_stages(SimpleNamespace(training=training), seconds=seconds))
 
 
 def steps(training: Any, count: int) -> list[float]:
@@ -78,28 +77,24 @@ def test_measuring_leaves_no_trace(plant: Callable[[str], Any]) -> None:
     first = steps(looked, 3)
     read = looked.loader.loader.dataset.read
     mode = [module.training for module in looked.model.modules()]
-    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=looked), seconds=0.5))
+    found = measured(looked)
     assert looked.loader.loader.dataset.read == read
     assert [module.training for module in looked.model.modules()] == mode
     assert all(parameter.grad is None for parameter in looked.model.parameters())
     assert (first, steps(looked, 5)) == expected
-    assert measured.accumulation == 2
-    assert measured.notes == ()
+    assert found.accumulation == 2
+    assert found.notes == ()
 
 
 def test_every_stage_of_a_small_workload_is_timed(plant: Callable[[str], Any]) -> None:
-    planted = plant(NOISY)
-    setup = Setup().with_cadence(checkpoint_every=5)
-    training = planted.training(setup=setup)
-    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=training), seconds=0.5))
-    assert measured.batch_size == 8
-    assert measured.batch_bytes == 8 * (16 * 4 + 8)
-    assert measured.launches
-    flops = sum(operator.flops or 0 for operator in measured.operators)
-    forward = 2 * 8 * (16 * 32 + 32 * 3)
-    assert flops == pytest.approx(3 * forward - 0, rel=0.01)
+    found = measured(plant(NOISY).training(setup=Setup().with_cadence(checkpoint_every=5)))
+    assert found.batch_size == 8
+    assert found.batch_bytes == 8 * (16 * 4 + 8)
+    assert found.launches
+    flops = sum(operator.flops or 0 for operator in found.operators)
+    assert flops == pytest.approx(3 * 2 * 8 * (16 * 32 + 32 * 3), rel=0.01)
     block = Block(steps=10, samples=160, seconds=0.02, stage_seconds={"data": 0.005, "forward": 0.005})
-    round_ = analyse(0, Plan(), measured, block, PEAKS)
+    round_ = analyse(0, Plan(), found, block, PEAKS)
     assert Round.model_validate_json(round_.model_dump_json()) == round_
     names = [stage.name for stage in round_.stages]
     assert names == ["storage", "preparation", "collate", "copy", "forward", "backward", "optimizer", "host",
@@ -225,8 +220,7 @@ def test_the_costliest_module_and_its_line(plant: Callable[[str], Any]) -> None:
         def build():
             return workload(model=Holding())
     """)
-    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=planted.training()), seconds=1.5))
-    round_ = analyse(0, Plan(), measured, Block(steps=1, samples=8, seconds=0.005), PEAKS)
+    round_ = round_of(measured(planted.training(), 1.5))
     assert round_.bottleneck == "forward"
     assert [item.name for item in round_.deeper if item.kind == "module"] == ["inner (Sequential)", "inner.1 (Slow)"]
     assert round_.deeper[-1].line in (planted.line(), planted.line() + 1)
@@ -237,9 +231,9 @@ def test_iterable_datasets_and_own_batches(plant: Callable[[str], Any]) -> None:
         def build():
             return workload(train_data=DataLoader(Stream(), batch_size=8), batch_size=None)
     """)
-    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=planted.training()), seconds=0.5))
-    assert measured.notes == ()
-    assert [stage.name for stage in round_of(measured).stages][:3] == ["storage", "preparation", "collate"]
+    found = measured(planted.training())
+    assert found.notes == ()
+    assert [stage.name for stage in round_of(found).stages][:3] == ["storage", "preparation", "collate"]
     fetch = Fetch(planted.training().loader.loader)
     assert [len(fetch.samples([], 8)) for _ in range(5)] == [8] * 5
 
@@ -249,17 +243,14 @@ def test_a_microbenchmark_that_fails_leaves_a_note_not_nothing(plant: Callable[[
         def broken(model, batches):
             raise ValueError("no labels")
 
-        class Broken(Rows):
-            def __getitem__(self, index):
-                return super().__getitem__(index)
-
         def build():
             return workload(evaluate=broken)
     """)
-    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=planted.training()), seconds=0.3))
-    assert "evaluate" not in [stage.name for stage in round_of(measured).stages]
-    assert "forward" in [stage.name for stage in round_of(measured).stages]
-    assert any("no labels" in note for note in measured.notes)
+    found = measured(planted.training(), 0.3)
+    names = [stage.name for stage in round_of(found).stages]
+    assert "evaluate" not in names
+    assert "forward" in names
+    assert any("no labels" in note for note in found.notes)
 
 
 def test_a_child_that_fails_says_how() -> None:
@@ -278,35 +269,18 @@ def test_a_child_that_fails_says_how() -> None:
     assert in_child(lambda: {"threads": torch.get_num_threads()}, 20.0) == {"threads": 1}
 
 
-def test_repeats_keep_the_first_call_apart() -> None:
-    calls: list[int] = []
-
-    def call() -> None:
-        calls.append(1)
-
-    repeat(call, 0.05, before=lambda: None, least=3, most=10)
-    assert 1 + 3 <= len(calls) <= 1 + 10
-
-
-def test_interleaved_microbenchmarks_take_turns() -> None:
+def test_interleaved_microbenchmarks_take_turns_and_keep_the_first_call_apart() -> None:
     order: list[str] = []
-    both = [
-        Microbenchmark(lambda: order.append("a"), lambda: None),
-        Microbenchmark(lambda: order.append("b"), lambda: None),
-    ]
+    both = [Microbenchmark(lambda name=name: order.append(name), lambda: None) for name in "ab"]  # type: ignore[misc]
     interleaved(both, 0.05, least=3, most=5)
     assert "".join(order) == "ab" * (len(order) // 2)
     assert 1 + 3 <= len(order) // 2 <= 1 + 5
 
 
 def test_a_ceiling_that_a_measurement_beats_is_lowered_and_said_so(plant: Callable[[str], Any]) -> None:
-    planted = plant("def build():\n    return workload()")
-    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=planted.training()), seconds=0.3))
-    slow = copy.copy(PEAKS).model_copy(
-        update={"matmul_fp32_flops_per_second": 1e6, "matmul_bf16_flops_per_second": None}
-    )
-    round_ = analyse(0, Plan(), measured, Block(steps=1, samples=8, seconds=1.0), slow)
-    forward = Pipeline(round_).stage("forward")
+    found = measured(plant("def build():\n    return workload()").training(), 0.3)
+    slow = PEAKS.model_copy(update={"matmul_fp32_flops_per_second": 1e6, "matmul_bf16_flops_per_second": None})
+    forward = Pipeline(round_of(found, slow)).stage("forward")
     assert forward.gap == 1.0
     assert "was wrong" in forward.note
 
@@ -330,9 +304,8 @@ def unwrapped(batch: dict[str, Any]) -> Any:
 
 def test_a_dataset_that_gives_whole_batches_is_measured_by_its_samples() -> None:
     loader: Any = torch.utils.data.DataLoader(WholeBatches(), batch_size=8, collate_fn=unwrapped)
-    found = measure_inputs(loader, 0.3)
-    names = [stage.name for stage in round_of(timings_with(found)).stages]
-    assert names[:3] == ["storage", "preparation", "collate"]
+    timings = StageTimings(cores=2, batch_size=8, inputs=measure_inputs(loader, 0.3))
+    assert [stage.name for stage in round_of(timings).stages][:3] == ["storage", "preparation", "collate"]
 
 
 def test_the_first_calls_of_slow_microbenchmarks_are_one_of_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
