@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from autoopt.benchmark import clock as clocks
-from autoopt.benchmark.clock import DeferredCost, EventClock, Lap, StageClock, clock_for, deferred_cost_for, settled
+from autoopt.benchmark.clock import DeferredCost, EventClock, Lap, StageClock, clock_for, deferred_cost_for
 from autoopt.benchmark.cputime import CpuTimes, foreign_cores, foreign_seconds
 from autoopt.benchmark.device import open_device
-from autoopt.benchmark.steady import LONGEST, change_points, cycle_of, find_steady, period, usual_step, warmup_excess
+from autoopt.benchmark.steady import LONGEST, cycle_of, find_steady, period, usual_step, warmup_excess
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import least_groups, run_block
 from autoopt.records import Plan
@@ -231,12 +231,6 @@ def test_steps_that_are_not_steady_yet(times: list[float]) -> None:
     assert find_steady(times) is None
 
 
-def test_change_points_cut_where_the_level_changes() -> None:
-    values = np.log(np.array([1.0] * 20 + [2.0] * 20 + [1.5] * 20))
-    assert change_points(values) == [(0, 20), (20, 40), (40, 60)]
-    assert change_points(np.zeros(30)) == [(0, 30)]
-
-
 # How many steps must be steady before anything is measured.
 
 
@@ -354,8 +348,9 @@ def batch(length: int) -> list[torch.Tensor]:
         # compiled in the third step, recorded in the fourth; one that is slow by itself stays
         ((8,) * 8, [1, 1, 1, 2, 2, 2, 2, 2, 2], [1.0, 1.0, 30.0, 4.0, 1.0, 1.0, 1.0, 6.0], [1.0] * 7 + [6.0]),
         ((8,) * 6, [1] * 7, [1.0, 1.0, 20.0, 1.0, 1.0, 1.0], [1.0, 1.0, 20.0, 1.0, 1.0, 1.0]),
+        ((8, 16), None, [9.0, 1.0], [9.0, 1.0]),
     ],
-    ids=["searched", "compiled again", "without a cause"],
+    ids=["searched", "compiled again", "without a cause", "too short a lap to know a usual step"],
 )
 def test_what_a_step_pays_once_is_no_part_of_it(
     lengths: tuple[int, ...], graphs: list[int] | None, times: list[float], steady: list[float]
@@ -380,11 +375,6 @@ def test_a_shape_is_searched_once() -> None:
     assert late.settled(lap([9.0, 1.0, 1.0]))[1] == 0.0, (
         "the first was slow for another reason, the second was not slow"
     )
-
-
-def test_a_lap_too_short_to_know_a_usual_step_stays() -> None:
-    assert settled([9.0, 1.0], [0, 1]) == [9.0, 1.0]
-    assert settled([], []) == []
 
 
 def test_what_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,17 +413,9 @@ def block(late: float = 0.0, seconds: float = 1.0) -> Block:
 
 def test_a_late_search_is_charged_to_its_process_as_fixed() -> None:
     tally = SideStatistics(Plan())
+    start: dict[str, Any] = {"build_seconds": 1, "setup_seconds": 1, "warmup_seconds": 1, "warmup_steps": 1}
     for number in range(2):
-        tally.started(
-            Startup(
-                build_seconds=1,
-                setup_seconds=1,
-                warmup_seconds=1,
-                warmup_steps=1,
-                steady=True,
-                fixed_seconds=2.0 + number,
-            )
-        )
+        tally.started(Startup(**start, steady=True, fixed_seconds=2.0 + number))
         tally.ran(block())
         tally.ran(block(late=5.0 * number))
     assert tally.side().fixed_seconds == (2.0, 8.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,10 +25,7 @@ from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt_strategies.compute.rewriting.survey import full_precision
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from small_training import workload
+from tests.benchmark.small_training import workload
 
 
 def test_a_new_step_is_marked_once_whatever_its_micro_batches() -> None:
@@ -111,8 +107,8 @@ def test_the_device_is_opened_after_the_module_that_says_which_are_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "says_devices.py").write_text(
-        "import os, sys\nos.environ['CUDA_VISIBLE_DEVICES'] = '3'\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom small_training import workload as build\n"
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '3'\n"
+        "from tests.benchmark.small_training import workload as build\n"
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     seen: list[str | None] = []

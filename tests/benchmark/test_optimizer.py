@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau, StepLR
 
 from autoopt.benchmark.fingerprint import Coordinates, digest
 from autoopt.benchmark.losses import takes_probabilities
-from autoopt.benchmark.schedule import multiplier
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 from autoopt.registry import load_strategies
@@ -104,12 +103,8 @@ def test_the_factor_multiplies_whatever_the_scheduler_says() -> None:
     assert times == pytest.approx([3 * rate for rate in plain])
     without = rates(Setup().with_batch(learning_rate_factor=4.0, warmup_steps=4), 6)
     assert without == pytest.approx([0.01 * factor for factor in (1.0, 1.75, 2.5, 3.25, 4.0, 4.0)])
-
-
-def test_warm_up_is_linear_and_ends() -> None:
-    assert [multiplier(step, 1.0, 3) for step in range(4)] == pytest.approx([0.25, 0.5, 0.75, 1.0])
-    assert multiplier(0, 8.0, 10) == pytest.approx(1.0)
-    assert multiplier(10, 8.0, 10) == 8.0
+    warmed = rates(Setup().with_batch(warmup_steps=3), 4)
+    assert warmed == pytest.approx([0.01 * factor for factor in (0.25, 0.5, 0.75, 1.0)])
 
 
 def test_a_schedule_that_is_over_stays_where_it_ended() -> None:

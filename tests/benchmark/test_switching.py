@@ -22,7 +22,7 @@ from autoopt.setup import Setup
 from autoopt_strategies.compute.channels_last import to_channels_last
 from autoopt_strategies.compute.fused_optimizer import UpdateBy
 from autoopt_strategies.compute.garbage_collection import CollectRarely
-from benchmark.small_training import net, one_cycle, workload
+from tests.benchmark.small_training import net, one_cycle, workload
 
 
 def steps(training: Training, count: int = 3) -> list[float | None]:

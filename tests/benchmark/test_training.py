@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +16,7 @@ from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from small_training import SAMPLES, closure, data, evaluate, losses, net, one_cycle, trained, workload
+from tests.benchmark.small_training import SAMPLES, closure, data, evaluate, losses, net, one_cycle, trained, workload
 
 
 def test_the_same_losses_as_a_loop_written_by_hand() -> None:
