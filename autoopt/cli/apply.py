@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
 from autoopt.cli.group import Command
 from autoopt.cli.output import write_line
+from autoopt.cli.parameters import path_option, run_argument
 
-
-def of_a_run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument and the option of a command that applies a patch or removes it."""
-    help_ = "This plan instead of the one that the run kept."
-    function = click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help=help_)(function)
-    return click.argument("run", type=click.Path(path_type=Path))(function)
+chosen_plan = path_option("--plan", help="This plan instead of the one that the run kept.")
 
 
 @click.command("apply", cls=Command)
-@of_a_run
+@run_argument
+@chosen_plan
 def apply_command(run: Path, plan: Path | None) -> int:
     """Apply the patch of a run to your files.
 
@@ -35,7 +30,8 @@ def apply_command(run: Path, plan: Path | None) -> int:
 
 
 @click.command("revert", cls=Command)
-@of_a_run
+@run_argument
+@chosen_plan
 def revert_command(run: Path, plan: Path | None) -> int:
     """Remove the patch of a run from your files.
 

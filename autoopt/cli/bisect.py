@@ -11,7 +11,7 @@ import click
 
 from autoopt.cli.group import Command
 from autoopt.cli.output import answer, progress, stdout_kept
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.parameters import optimize_options, path_option, read_options, workload_arguments
 from autoopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,27 +19,14 @@ if TYPE_CHECKING:
 
 
 @click.command("bisect", cls=Command)
-@click.argument("workload", metavar="SCRIPT|MODULE:ATTR")
-@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@workload_arguments(required=True)
 @click.option("--good", metavar="REF", help="Revision that was fast.")
 @click.option("--bad", metavar="REF", help="Later revision that is slower.  [default: HEAD]")
-@click.option(
-    "--lock",
-    nargs=2,
-    type=click.Path(path_type=Path),
-    metavar="GOOD.txt BAD.txt",
-    help="Two files of name==version lines, instead of revisions.",
+@path_option(
+    "--lock", nargs=2, metavar="GOOD.txt BAD.txt", help="Two files of name==version lines, instead of revisions."
 )
 @click.option("--quality", is_flag=True, help="Find what made the loss worse, not the speed.")
-@optimize_options(
-    "budget",
-    "metric",
-    "device",
-    "strategies",
-    "json",
-    "quiet",
-    budget="30m",
-)
+@optimize_options("budget", "metric", "device", "strategies", "json", "quiet", budget="30m")
 def bisect_command(
     workload: str,
     words: tuple[str, ...],

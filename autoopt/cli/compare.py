@@ -10,13 +10,12 @@ import click
 from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
 from autoopt.cli.output import answer, progress, stdout_kept, write_file
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.parameters import optimize_options, path_option, read_options, workload_arguments
 from autoopt.errors import UsageError
 
 
 @click.command("compare", cls=Command)
-@click.argument("workload", metavar="[SCRIPT|MODULE:ATTR]", required=False)
-@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@workload_arguments("[SCRIPT|MODULE:ATTR]")
 @click.option("--baseline", metavar="SIDE", default=".", help="What to compare with.  [default: .]")
 @click.option("--candidate", metavar="SIDE", default=".", help="What may be faster.  [default: .]")
 @click.option("--baseline-python", metavar="FILE", help="Python interpreter of the baseline's script.")
@@ -26,23 +25,10 @@ from autoopt.errors import UsageError
     metavar="WHAT",
     help="faster, not-slower, or not-slower=3% (at most 3 % slower). Exit code 5 unless shown.",
 )
-@click.option(
-    "--ledger",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Record of all comparisons, which share an error rate of 5 %. Needed by --require.",
-)
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a web page.")
-@click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Also write a table for a comment.")
-@optimize_options(
-    "budget",
-    "metric",
-    "device",
-    "strategies",
-    "json",
-    "quiet",
-    budget="5m",
-)
+@path_option("--ledger", help="Record of all comparisons, which share an error rate of 5 %. Needed by --require.")
+@path_option("--html", help="Also write a web page.")
+@path_option("--markdown", help="Also write a table for a comment.")
+@optimize_options("budget", "metric", "device", "strategies", "json", "quiet", budget="5m")
 def compare_command(
     workload: str | None,
     words: tuple[str, ...],

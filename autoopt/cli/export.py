@@ -8,19 +8,18 @@ import click
 
 from autoopt.cli.group import Command
 from autoopt.cli.output import say, write_file, write_line
+from autoopt.cli.parameters import path_option, run_argument
 from autoopt.errors import UsageError
 
 FORMATS = ("pytorch", "lightning", "transformers", "accelerate")
 
 
 @click.command("export", cls=Command)
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.option("--to", "target", type=click.Choice(FORMATS), required=True, help="Format of the output.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Output file.  [default: standard output]")
-@click.option(
+@path_option("--out", help="Output file.  [default: standard output]")
+@path_option(
     "--code",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
     help="Also write what arguments cannot express: a Callback (lightning) or a function (transformers).",
 )
 def export_command(run: Path, target: str, out: Path | None, code: Path | None) -> int:

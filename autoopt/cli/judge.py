@@ -11,7 +11,7 @@ import click
 from autoopt.cli.codes import DOES_NOT_HOLD, REFUSED, UNDECIDED
 from autoopt.cli.group import Command
 from autoopt.cli.output import progress, stdout_kept, write_line
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.parameters import optimize_options, path_option, read_options, workload_arguments
 from autoopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ CODES = {"keep": 0, "discard": DOES_NOT_HOLD, "undecided": UNDECIDED, "refused":
 
 
 @click.command("judge", cls=Command)
-@click.argument("workload", metavar="SCRIPT|MODULE:ATTR")
-@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@workload_arguments(required=True)
 @click.option("--baseline", metavar="SIDE", default="HEAD", help="What to compare with.  [default: HEAD]")
 @click.option("--candidate", metavar="SIDE", default=".", help="What may be faster.  [default: .]")
 @click.option(
@@ -33,18 +32,8 @@ CODES = {"keep": 0, "discard": DOES_NOT_HOLD, "undecided": UNDECIDED, "refused":
     metavar="SECONDS",
     help="Time until the answer.  [default: 60]",
 )
-@click.option(
-    "--session",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Measurements of the baseline.  [default: in the user's cache]",
-)
-@click.option(
-    "--ledger",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Record of all calls.  [default: next to the session]",
-)
+@path_option("--session", help="Measurements of the baseline.  [default: in the user's cache]")
+@path_option("--ledger", help="Record of all calls.  [default: next to the session]")
 @click.option("--head", metavar="DIGEST", help="`head` of the previous answer; the ledger must match it.")
 @optimize_options("metric", "device", "strategies", "quiet")
 def judge_command(

@@ -11,7 +11,7 @@ import click
 from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
 from autoopt.cli.output import answer, progress, show, stdout_kept
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.parameters import optimize_options, path_option, read_options
 from autoopt.errors import UsageError
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
 from autoopt.options.parsers import parse_list, parse_percent, parse_whole
@@ -29,15 +29,13 @@ T = TypeVar("T")
 @click.option(
     "--clients", metavar="NUMBER", default="1", help="Clients that send requests at the same time.  [default: 1]"
 )
-@click.option("--checkpoint", type=click.Path(path_type=Path), metavar="FILE", help="Trained weights.")
+@path_option("--checkpoint", help="Trained weights.")
 @click.option("--batch", metavar="SHARES", default="1", help="Samples of a request: 1, or 1=80%,8=20%.  [default: 1]")
 @click.option("--lengths", metavar="SHARES", help="Tokens of a request, cut to: 128, or 32=50%,128=50%.")
 @click.option(
     "--student", "students", metavar="MODULE:ATTR", multiple=True, help="Another model to try; may be repeated."
 )
-@optimize_options(
-    "budget", "device", "seed", "price", "out", "json", "quiet", "open", budget="5m"
-)  # fmt: skip
+@optimize_options("budget", "device", "seed", "price", "out", "json", "quiet", "open", budget="5m")
 def latency_command(
     workload: str,
     p95: str | None,

@@ -8,16 +8,11 @@ import click
 
 from autoopt.cli.group import Command
 from autoopt.cli.output import write_line
+from autoopt.cli.parameters import path_option
 
 
 @click.command("mcp", cls=Command)
-@click.option(
-    "--workspace",
-    type=click.Path(path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="Folder that clients may use.  [default: .]",
-)
+@path_option("--workspace", default=Path(), metavar="DIR", help="Folder that clients may use.  [default: .]")
 @click.option("--install", is_flag=True, help="Write a skill for each coding agent found here, and exit.")
 def mcp_command(workspace: Path, install: bool) -> int:
     """Serve coding agents over the Model Context Protocol.

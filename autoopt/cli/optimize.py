@@ -7,13 +7,12 @@ from typing import Any
 import click
 
 from autoopt.cli.group import Command
-from autoopt.cli.parameters import chosen, optimize_options, read_options
+from autoopt.cli.parameters import chosen, optimize_options, read_options, workload_arguments
 from autoopt.options import KEYS
 
 
 @click.command("optimize", cls=Command)
-@click.argument("workload", metavar="SCRIPT|MODULE:ATTR", required=False)
-@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@workload_arguments()
 @optimize_options(*KEYS)
 def optimize_command(workload: str | None, words: tuple[str, ...], **given: Any) -> int:
     """Find changes that make a training run faster, and confirm them.

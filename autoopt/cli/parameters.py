@@ -83,6 +83,29 @@ def optimize_options(*keys: str, budget: str | None = None) -> Callable[[F], F]:
     return decorate
 
 
+def path_option(*names: str, metavar: str = "FILE", **more: Any) -> Callable[[F], F]:
+    """An option that names a file or a folder."""
+    return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, **more)
+
+
+plan_option = path_option("--plan", required=True, help="plan.json of a run.")
+"""Of commands that train with a plan."""
+run_argument = click.argument("run", type=click.Path(path_type=Path))
+"""A run directory or its result.json."""
+
+
+def workload_arguments(
+    metavar: str = "SCRIPT|MODULE:ATTR", words: str = "[-- ARGUMENTS]", *, required: bool = False
+) -> Callable[[F], F]:
+    """The arguments that name what is trained: a function, or a script with its own words."""
+
+    def decorate(function: F) -> F:
+        function = click.argument("words", metavar=words, nargs=-1, type=click.UNPROCESSED)(function)
+        return click.argument("workload", metavar=metavar, required=required)(function)
+
+    return decorate
+
+
 def read_options(given: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Options:
     """Options from the words of a command over a configuration.
 

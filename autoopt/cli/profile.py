@@ -10,33 +10,20 @@ import click
 
 from autoopt.cli.group import Command
 from autoopt.cli.output import say, stdout_kept
-from autoopt.cli.parameters import chosen, optimize_options, read_options
+from autoopt.cli.parameters import chosen, optimize_options, read_options, workload_arguments
 from autoopt.options import parse_choices
 
 TOOLS = ("torch", "cprofile", "lines", "memory")
 
 
 @click.command("profile", cls=Command)
-@click.argument("workload", metavar="SCRIPT|MODULE:ATTR", required=False)
-@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
+@workload_arguments()
 @click.option("--with", "tools", multiple=True, metavar="NAMES", help=f"Profilers to run: {', '.join(TOOLS)}.")
 @click.option("--watch", is_flag=True, help="Train to the end or the budget; name why steps grow slower.")
 @optimize_options(
-    "budget",
-    "device",
-    "memory-limit",
-    "nproc",
-    "seed",
-    "only",
-    "skip",
-    "strategies",
-    "allow",
-    "metric",
-    "out",
-    "json",
-    "quiet",
-    "open",
-)
+    "budget", "device", "memory-limit", "nproc", "seed", "only", "skip", "strategies", "allow", "metric", "out", "json",
+    "quiet", "open",
+)  # fmt: skip
 def profile_command(
     workload: str | None, words: tuple[str, ...], tools: tuple[str, ...], watch: bool, **given: Any
 ) -> int:

@@ -11,6 +11,7 @@ import click
 from autoopt.cli.extras import lacking
 from autoopt.cli.group import Command
 from autoopt.cli.output import show, write_file, write_json, write_line
+from autoopt.cli.parameters import path_option, run_argument
 from autoopt.errors import UsageError
 from autoopt.records.writing import writing
 
@@ -21,14 +22,9 @@ AGAINST_FILE = "against.html"
 
 
 @click.command("report", cls=Command)
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The page, or the card without its ending.  [default: RUN/report.html]",
-)
-@click.option("--against", type=click.Path(path_type=Path), metavar="RUN", help="Write a page with both runs instead.")
+@run_argument
+@path_option("--out", help="The page, or the card without its ending.  [default: RUN/report.html]")
+@path_option("--against", metavar="RUN", help="Write a page with both runs instead.")
 @click.option("--card", is_flag=True, help="Write a card for a README instead: RUN/card.svg and RUN/card.png.")
 @click.option("--json", "as_json", is_flag=True, help="Print result.json instead of rendering the page.")
 @click.option("--open", "open_", is_flag=True, help="Open the report in the browser.")

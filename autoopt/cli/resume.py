@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from autoopt.cli.group import Command
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.parameters import optimize_options, read_options, run_argument
 from autoopt.errors import AutooptError
 
 
 @click.command("resume", cls=Command)
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.option("--accept-changed", is_flag=True, help="Continue although code, environment or device changed.")
 @optimize_options("json", "quiet", "open")
 def resume_command(run: Path, accept_changed: bool, **given: object) -> int:

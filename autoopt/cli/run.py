@@ -8,14 +8,13 @@ from typing import Any
 import click
 
 from autoopt.cli.group import Command
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.parameters import optimize_options, plan_option, read_options, workload_arguments
 
 
 @click.command("run", cls=Command)
-@click.option("--plan", type=click.Path(path_type=Path), required=True, metavar="FILE", help="plan.json of a run.")
+@plan_option
 @optimize_options("device", "seed", "strategies")
-@click.argument("workload", metavar="[-- COMMAND]", required=False)
-@click.argument("words", metavar="", nargs=-1, type=click.UNPROCESSED)
+@workload_arguments("[-- COMMAND]", words="")
 def run_command(plan: Path, workload: str | None, words: tuple[str, ...], **given: Any) -> int:
     """Train a script with a plan, without changing a file.
 

@@ -13,7 +13,7 @@ import click
 from autoopt.cli.codes import INTERRUPTED
 from autoopt.cli.group import Command
 from autoopt.cli.output import answer, stdout_kept
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.parameters import optimize_options, plan_option, read_options
 
 if TYPE_CHECKING:
     from autoopt.trackers import Tracker
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command("train", cls=Command)
 @click.argument("workload", metavar="MODULE:ATTR")
-@click.option("--plan", type=click.Path(path_type=Path), required=True, metavar="FILE", help="plan.json of a run.")
+@plan_option
 @optimize_options("target", "device", "seed", "strategies", "price", "log", "out", "json", "quiet")
 def train_command(workload: str, plan: Path, **given: Any) -> int:
     """Train a build() workload with a plan, with checkpoints.

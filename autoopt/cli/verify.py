@@ -10,14 +10,12 @@ import click
 from autoopt.cli.codes import DOES_NOT_HOLD, OWN_ERROR
 from autoopt.cli.group import Command
 from autoopt.cli.output import answer, stdout_kept
-from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.cli.parameters import optimize_options, path_option, read_options, run_argument
 
 
 @click.command("verify", cls=Command)
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--against", type=click.Path(path_type=Path), metavar="RUN", help="Compare with another run; measure nothing."
-)
+@run_argument
+@path_option("--against", metavar="RUN", help="Compare with another run; measure nothing.")
 @optimize_options("budget", "json", "quiet", budget="3m")
 def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     """Measure the result of a finished run again.
@@ -41,6 +39,6 @@ def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     from autoopt.export.verify import verify_run
 
     with stdout_kept():
-        outcome = verify_run(run, result, options, seconds=options.budget_seconds, against=against)
+        outcome = verify_run(run, result, seconds=options.budget_seconds, against=against)
     answer(outcome, [outcome.detail], as_json=options.json)
     return 0 if outcome.holds else DOES_NOT_HOLD if against is not None else OWN_ERROR

@@ -55,17 +55,16 @@ def literal(value: Any, part: Callable[[Any], str] | None = None) -> str:
     raise ValueError(f"{type(value).__name__} is not plain")
 
 
-def call(name: str, arguments: Sequence[str], keywords: Mapping[str, str] | None = None, *, indent: int = 0) -> str:
+def call(name: str, arguments: Sequence[str], keywords: Mapping[str, str] | None = None) -> str:
     """A call on one line where it fits into ``WIDTH``, else one argument a line.
 
     Args:
         name: what is called.
         arguments, keywords: as Python text.
-        indent: spaces before the line that it will stand on, whatever precedes it there included.
     """
     parts = [*arguments, *(f"{key}={value}" for key, value in (keywords or {}).items())]
     line = f"{name}({', '.join(parts)})"
-    if "\n" not in line and indent + len(line) <= WIDTH:
+    if "\n" not in line and len(line) <= WIDTH:
         return line
     return name + "(\n" + "".join(f"    {part},\n".replace("\n    ", "\n        ") for part in parts) + ")"
 

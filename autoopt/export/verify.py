@@ -30,7 +30,6 @@ from autoopt.export.checked import (
     sessions_text,
     throughput_of,
 )
-from autoopt.options import Options
 from autoopt.records import Plan, Result
 from autoopt.records.headline import AGREEMENT
 from autoopt.records.messages import TrainingRun
@@ -47,26 +46,21 @@ from autoopt.search.compare.contest import compare
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner, Turns
 from autoopt.trial.parent import Launcher
 
-DEFAULT_SECONDS = 180.0
-"""Of a verification, where the run had more."""
-
 
 def verify_run(
     run: Path,
     result: Result,
-    options: Options,
     *,
-    seconds: float | None = None,
+    seconds: float,
     against: Path | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Checked:
     """Measures a run's script or patch again, or compares the run with another.
 
     Args:
-        run: the run directory.
+        run: the run directory, or its result.json.
         result: its document.
-        options: ``budget_seconds`` limits it; the three minutes of ``DEFAULT_SECONDS`` where it is longer.
-        seconds: what was asked for, in place of that.
+        seconds: wall-clock for all of it, about.
         against: another run; then nothing is measured.
         now: the time of day, in UTC.
 
@@ -77,25 +71,22 @@ def verify_run(
     """
     if against is not None:
         return compare_runs(result, read_result(against), str(against))
-    limit = seconds if seconds is not None else min(options.budget_seconds, DEFAULT_SECONDS)
-    began, folder = now().isoformat(timespec="seconds"), run
+    began, folder = now().isoformat(timespec="seconds"), (run if run.is_dir() else run.parent).resolve()
     if result.sites is not None:
-        found = verify_script(run, result, seconds=limit)
+        found = verify_script(folder, result, seconds=seconds)
     else:
-        folder = (Path(run) if Path(run).is_dir() else Path(run).parent).resolve()
-        script = _exported(run, folder, result)
-        found = verify(result, script, seconds=limit, logs=folder / "logs")
+        found = verify(result, _exported(folder, result), seconds=seconds, logs=folder / "logs")
     return with_sessions(folder, result, found, began=began, ended=now().isoformat(timespec="seconds"))
 
 
-def _exported(run: Path, folder: Path, result: Result) -> Path:
+def _exported(run: Path, result: Result) -> Path:
     """The run's script, which can be measured here."""
     if result.best.plan.processes > 1:
         raise UsageError(
             f"the plan trains in {result.best.plan.processes} processes, which its script leaves to autoopt train",
-            hint=f"autoopt compare {result.workload.spec} --baseline BASE.json --candidate {Path(run) / 'plan.json'}",
+            hint=f"autoopt compare {result.workload.spec} --baseline BASE.json --candidate {run / 'plan.json'}",
         )
-    script = folder / "optimized_train.py"
+    script = run / "optimized_train.py"
     if not script.is_file():
         raise UsageError(f"{run} holds no optimized_train.py", hint="name the directory of a finished run")
     import torch

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 from autoopt.benchmark.environment import usable_cores
 from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageError, WorkloadError
@@ -17,12 +20,11 @@ from autoopt.export.script_patch.source import Source
 from autoopt.export.targets import snippets
 from autoopt.loop import Loop
 from autoopt.options import Options
-from autoopt.records import Plan, PlanDocument, Result, StopReason
+from autoopt.records import JsonDict, Plan, PlanDocument, Result, StopReason
 from autoopt.registry import Registry
-from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.running.baseline_spec import baseline_spec, cwd_on_path, registry_of
 from autoopt.running.document import result_of
-from autoopt.running.saved_options import fingerprint_of, options_document, options_of
-from autoopt.script.command import Build, Script
+from autoopt.script.command import Build, Script, parse
 from autoopt.search.accept.gathering import Gate, Probes
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.budget_allocation import BudgetAllocation
@@ -31,6 +33,7 @@ from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.storage.account import entries, summary, table
+from autoopt.storage.fingerprint import fingerprint
 from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory, compiler_cache_of
@@ -39,6 +42,8 @@ from autoopt.trial.places import places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
 
 _STOPPING = b"\nfinishing this trial, then verifying and reporting; Ctrl-C again stops at once, journal kept\n"
+_NOT_MEASURED_BY = {"budget_seconds", "accept_undecided", "price", "log", "metric", "out", "json", "quiet", "open"}
+"""Options that change nothing that is measured; a resumed run must have the others as they were."""
 
 
 def optimize_run(workload: Build | Script, options: Options, *, listeners: Sequence[Listener] = ()) -> Result:
@@ -49,8 +54,9 @@ def optimize_run(workload: Build | Script, options: Options, *, listeners: Seque
     """
     registry = registry_of(options)
     directory = RunDirectory.create(workload.spec, options.out)
+    document = {"spec": workload.spec, "directory": os.getcwd(), **_plain(options)}
     try:
-        with Run.create(directory, fingerprint_of(workload, options), options_document(workload, options)) as run:
+        with Run.create(directory, fingerprint_of(workload, options), document) as run:
             return _follow(workload, options, registry, run, listeners)
     except (WorkloadError, UsageError, EnvironmentLacks):
         if options.out is None and not measured_anything(directory):
@@ -75,25 +81,51 @@ def resume_run(path: Path | str, *, accept_changed: bool = False, listeners: Seq
     """
     directory = RunDirectory.existing(path)
     with Run.resume(directory) as run:
-        workload, options = options_of(run.options)
+        workload, options = _options_of(run.options)
         if run.finished:
             raise UsageError(f"{path} is finished: there is nothing to resume", hint=f"autoopt report {path}")
-        with in_directory(str(run.options.get("directory", "."))):
+        folder = str(run.options.get("directory", "."))  # import strings and relative paths mean what they meant there
+        if not os.path.isdir(folder):
+            raise UsageError(
+                f"the run was started in {folder}, which is gone", hint="put it back: its import strings start there"
+            )
+        with contextlib.chdir(folder):
             run.check_fingerprint(fingerprint_of(workload, options), accept_changed)
             return _follow(workload, replace(options, out=directory.path), registry_of(options), run, listeners)
 
 
-def in_directory(path: str) -> contextlib.AbstractContextManager[None]:
-    """Import strings and relative paths mean what they meant where the run was started.
+def fingerprint_of(workload: Build | Script, options: Options) -> JsonDict:
+    """The fingerprint of a workload: of a script the files that its command names count as well."""
+    chosen = {name: value for name, value in _plain(options).items() if name not in _NOT_MEASURED_BY}
+    if isinstance(workload, Build):
+        return fingerprint(workload.spec, _module_file(workload.spec.rpartition(":")[0]), options=chosen)
+    file, root, others = workload.files()
+    return fingerprint(workload.spec, file, root=root, named=others, options=chosen)
 
-    Raises:
-        UsageError: that folder is gone.
-    """
-    if not os.path.isdir(path):
-        raise UsageError(
-            f"the run was started in {path}, which is gone", hint="put it back: its import strings start there"
-        )
-    return contextlib.chdir(path)
+
+def _module_file(name: str) -> Path | None:
+    """The file of a module, or of a path, without importing it."""
+    if name.endswith(".py"):
+        return Path(name)
+    with cwd_on_path(), contextlib.suppress(Exception):
+        found = importlib.util.find_spec(name)
+        if found is not None and found.origin:
+            return Path(found.origin)
+    return None
+
+
+def _options_of(document: JsonDict) -> tuple[Build | Script, Options]:
+    known = {field.name for field in fields(Options)}
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in document.items() if n in known}
+    if values.get("out"):
+        values["out"] = Path(values["out"])
+    return parse(str(document["spec"])), Options(**values)
+
+
+def _plain(options: Options) -> JsonDict:
+    """Options as JSON has them."""
+    plain: JsonDict = json.loads(json.dumps(asdict(options), default=str))
+    return plain
 
 
 def _follow(

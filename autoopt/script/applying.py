@@ -30,14 +30,14 @@ from autoopt.benchmark.optimizer import become, make_optimizer, users_factory
 from autoopt.benchmark.saving import save_in_background, wait_until_saved
 from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
-from autoopt.records import Sites
+from autoopt.records.protocol import TrialSpec
 from autoopt.script.applicable import READ_BY, inapplicable, marks_steps
 from autoopt.script.draws import own_draws
 from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.loaders import Watcher
 from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
-from autoopt.setup import Distributed, Setup, Transform, Wrap
+from autoopt.setup import Distributed, Precision, Setup, Transform, Wrap
 from autoopt.simplify.costly import CALLS
 
 _ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
@@ -166,35 +166,67 @@ def _without(call: Callable[..., Any], places: set[tuple[str, int]]) -> Callable
     return called
 
 
-class Applying:
-    """A setup on its way into a script.
+class LowPrecision:
+    """Training calls in another precision, the loss included, as ``with torch.autocast`` around both.
 
     Args:
-        setup: what the plan changes; the empty one changes nothing.
-        sites: of an earlier run; None while the script is watched for the first time.
-        seed: of the order of samples of loaders that have no generator.
-        disturbed: so far away, over each weight, the weights begin from where the script puts them.
-        compared: the script's data are to be the same under every setup; else what it draws itself stands, as it does
-            with the setup in its own lines.
-        patched: the script's lines say what nothing else can.
+        session: knows the device, once a model is called in training.
+        dtype: such as ``bfloat16``.
     """
 
-    def __init__(
-        self,
-        hooks: TorchHooks,
-        setup: Setup,
-        sites: Sites | None,
-        seed: int,
-        *,
-        disturbed: float = 0.0,
-        compared: bool = True,
-        patched: bool = False,
-    ) -> None:
-        self.hooks, self.setup, self.sites, self.seed, self._compared = hooks, setup, sites, seed, compared
-        self._disturbed, self._patched = disturbed, patched
+    def __init__(self, session: Session, dtype: str) -> None:
+        self._session, self._dtype = session, getattr(torch, dtype)
+        self._entered: Any = None
+
+    def _autocast(self) -> Any:
+        return torch.autocast(self._session.device.torch.type, dtype=self._dtype)
+
+    def enter(self) -> None:
+        """Before a forward pass."""
+        if self._entered is None and self._session.timed:
+            self._entered = self._autocast()
+            self._entered.__enter__()
+
+    def leave(self) -> None:
+        """Before gradients are computed."""
+        if self._entered is not None:
+            self._entered.__exit__(None, None, None)
+            self._entered = None
+
+    def evaluated(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """An evaluation as a library's trainer makes it: in its own precision, what comes out of it in float32.
+
+        Lightning takes losses under autocast, which does so in float32; accelerate, and so transformers, turns outputs.
+        """
+        with self._autocast():
+            output = call(*args, **kwargs)
+        low = (torch.bfloat16, torch.float16)
+        return tree_map(lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype in low else x, output)
+
+
+def low_precision(session: Session, precision: Precision) -> LowPrecision | None:
+    """The precision of training calls; None where it is the script's own, or its lines say it."""
+    if precision.dtype is None or precision.loss_scaling:
+        return None
+    return LowPrecision(session, precision.dtype)
+
+
+class Applying(Watcher):
+    """A setup on its way into a script; it is the first to be notified.
+
+    Args:
+        spec: of the trial; the sites of its script are None while it is watched for the first time.
+        setup: what the plan changes; the empty one changes nothing.
+        compared: the script's data are to be the same under every setup; else what it draws itself stands, as it does
+            with the setup in its own lines.
+    """
+
+    def __init__(self, hooks: TorchHooks, spec: TrialSpec, setup: Setup, *, compared: bool) -> None:
+        assert spec.script is not None, "the trial of a script"
+        self.hooks, self.setup, self.sites, self._compared = hooks, setup, spec.script.sites, compared
+        self._seed, self._disturbed, self._patched = spec.seed, spec.disturbed, bool(spec.script.patched)
         self._calls: Counter[tuple[str, int, int | None]] = Counter()
         self._orders = 0
-        self._autocast: Any = None
         self._updated: list[Optimizer] = []
         self._makes_training = False
         self._around = tuple[Transform, ...]()
@@ -214,12 +246,9 @@ class Applying:
         if self.setup.flags.get("save_in_background"):
             self._save_in_background(frozenset(self.setup.flags["save_in_background"]))
         if self.sites is not None and self._compared:
-            own_draws(self.seed)
+            own_draws(self._seed)
         self.hooks.loaders.merged = self._merged
-        if self.setup.batch.learning_rate_factor != 1.0:
-            self.hooks.on_optimizer = self._scale
-        self.hooks.loaders.made = self._made
-        self.hooks.on_root = self._root
+        self.hooks.watchers.insert(0, self)
         if self.setup.transfer.non_blocking:
             moves = UnblockedMoves()
             moves.install()
@@ -228,15 +257,9 @@ class Applying:
             self.hooks.watchers.append(MarkedSteps())
         if self.setup.distributed != Distributed():
             self._wrap()
-        self.autocast()
+        self.hooks.precision = low_precision(self.hooks.session, self.setup.precision)
         if self.setup.precision.dtype is not None and self.sites is not None and self.sites.of("trainer"):
-            self.hooks.evaluating = self._evaluated
-
-    def autocast(self) -> None:
-        """Training calls and losses run from now on in the setup's precision."""
-        if self.setup.precision.dtype is not None and not self.setup.precision.loss_scaling:  # else its lines do
-            self.hooks.around_forward = self._enter
-            self.hooks.before_backward = self._leave
+            self.hooks.evaluating = LowPrecision(self.hooks.session, self.setup.precision.dtype).evaluated
 
     # loaders
 
@@ -268,7 +291,7 @@ class Applying:
         if options.get("generator") is None and self._compared:
             # torch's global generator is drawn from at moments that depend on the workers: each loader gets its own
             self._orders += 1
-            seed = mix(self.seed, torch.initial_seed(), "order", self._orders)
+            seed = mix(self._seed, torch.initial_seed(), "order", self._orders)
             options["generator"] = torch.Generator().manual_seed(seed)
         return (), options
 
@@ -298,8 +321,8 @@ class Applying:
             return ()
         return tuple(each for each in self.setup.collate if isinstance(each, Wrap) and each.evaluation)
 
-    def _made(self, loader: DataLoader[Any]) -> None:
-        """Changes a loader once it is made: the order of the training's samples, what makes batches of them."""
+    def loader_made(self, loader: Any) -> None:
+        """Changes it: the order of the training's samples, what makes batches of them."""
         if self._makes_training:
             for order in self.setup.sampler:
                 reorder(loader, order)
@@ -362,19 +385,19 @@ class Applying:
 
     # the model and its optimizer
 
-    def _scale(self, optimizer: Optimizer) -> None:
-        """As the optimizer is made: whatever follows the learning rate from here on follows the scaled one."""
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        """Whatever follows the learning rate from here on follows the scaled one."""
         factor = self.setup.batch.learning_rate_factor
         for options in (optimizer.defaults, *optimizer.param_groups):
-            if options.get("lr") is not None:
+            if factor != 1.0 and options.get("lr") is not None:
                 options["lr"] = options["lr"] * factor
 
-    def _root(self, model: nn.Module) -> None:
+    def root_found(self, model: nn.Module) -> None:
         """Before the first training call of a model: its transforms, the optimizer's, and compilation."""
         setup = self.setup
         self._keep_cores()
         if self._disturbed:
-            disturb(model, self._disturbed, self.seed, len(self.hooks.roots))
+            disturb(model, self._disturbed, self._seed, len(self.hooks.roots))
         before = {id(parameter): name for name, parameter in model.named_parameters()}
         for transform in setup.model:
             if transform(model) is not model:
@@ -410,30 +433,3 @@ class Applying:
         """Gives the plan's cores again: later imports may have bound the process, and lines after them hold."""
         if self.setup.flags.get("affinity") is not None:
             bind(self.setup.flags["affinity"])
-
-    # precision
-
-    def _enter(self) -> None:
-        """From the forward pass to the backward pass, the loss included, as ``with torch.autocast`` around both."""
-        if self._autocast is None and self.hooks.session.timed:
-            self._autocast = self._low_precision()
-            self._autocast.__enter__()
-
-    def _evaluated(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """An evaluation as a library's trainer makes it: in its own precision, what comes out of it in float32.
-
-        Lightning takes losses under autocast, which does so in float32; accelerate, and so transformers, turns outputs.
-        """
-        with self._low_precision():
-            output = call(*args, **kwargs)
-        low = (torch.bfloat16, torch.float16)
-        return tree_map(lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype in low else x, output)
-
-    def _low_precision(self) -> Any:
-        kind = self.hooks.session.device.torch.type
-        return torch.autocast(kind, dtype=getattr(torch, str(self.setup.precision.dtype)))
-
-    def _leave(self) -> None:
-        if self._autocast is not None:
-            self._autocast.__exit__(None, None, None)
-            self._autocast = None

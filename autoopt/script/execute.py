@@ -158,8 +158,7 @@ def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dic
     script = spec.script
     assert script is not None, "the trial of a script"
     try:
-        view = opened(script, scratch) if spec.rank is None else _open_together(script, scratch, spec.rank)
-        words, environment = placed(script, view, spec.directory, scratch)
+        view, words, environment = entered(script, spec.directory, scratch, spec.rank)
     except (AutooptError, OSError) as error:
         _tell(channel, error)
         return None
@@ -167,7 +166,6 @@ def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dic
     writable = {"/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run", tempfile.gettempdir(), caches, *script.shared}
     writable.update(view.path(os.path.realpath(folder)) for folder in script.folders)
     reported = bool(first.get("tell_imports"))
-    take_input(script.terminal)
     return words, Orders(spec=spec, writable=tuple(sorted(writable)), tell_imports=reported), environment
 
 
@@ -176,8 +174,18 @@ def _tell(channel: Channel, error: BaseException) -> None:
     channel.receive()  # the parent ends this process
 
 
-def placed(script: ScriptSpec, view: View, directory: str, scratch: Path) -> tuple[list[str], dict[str, str]]:
-    """Goes where the script runs; the command's words as this process has them, and its further variables."""
+def entered(
+    script: ScriptSpec, directory: str, scratch: Path, rank: Rank | None = None
+) -> tuple[View, list[str], dict[str, str]]:
+    """Makes this process the script's: it has its view of the folders, is in the script's, and its input has ended.
+
+    Args:
+        rank: of one of several processes, which share a view.
+
+    Returns:
+        The view, the command's words as this process has them, and the environment variables that it gets.
+    """
+    view = _opened(script, scratch) if rank is None else _open_together(script, scratch, rank)
     here = view.path(directory)
     os.chdir(here)
     words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
@@ -185,10 +193,11 @@ def placed(script: ScriptSpec, view: View, directory: str, scratch: Path) -> tup
     before = os.environ.get("PYTHONPATH")
     folders = [*map(view.path, script.python_path), *([before] if before else [])]
     path = {"PYTHONPATH": os.pathsep.join(folders)} if script.python_path else {}
-    return words, {**offline, **path, "PWD": here}
+    take_input(script.terminal)
+    return view, words, {**offline, **path, "PWD": here}
 
 
-def opened(script: ScriptSpec, scratch: Path) -> View:
+def _opened(script: ScriptSpec, scratch: Path) -> View:
     """Gives this process its view of the script's folders, with the patched files in it."""
     view = open_view(script.folders, scratch, shared=script.shared)
     for path, text in script.patched.items():
@@ -201,7 +210,7 @@ def _open_together(script: ScriptSpec, scratch: Path, rank: Rank) -> View:
     reported, temporary = Path(rank.folder, "view.json"), Path(rank.folder, "tmp")
     if rank.rank == 0:
         temporary.mkdir()
-        view = opened(script, scratch)
+        view = _opened(script, scratch)
         part = reported.with_suffix(".part")
         part.write_text(json.dumps({"kind": view.kind, "moved": view.moved, "pid": os.getpid()}))
         part.rename(reported)

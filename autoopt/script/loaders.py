@@ -28,7 +28,8 @@ train), samples (None where they cannot be counted)."""
 class Watcher:
     """Who is notified what the torch hooks see, besides the session; does nothing but for what a subclass says.
 
-    ``backward`` is called before the pass, while the loss has its history.
+    ``backward`` is called before the pass, while the loss has its history; ``root_found`` before a model's first
+    training call. A loader that is made in ``loader_made`` is autoopt's own.
     """
 
     def loader_made(self, loader: Any) -> None: ...
@@ -192,7 +193,6 @@ class LoaderHook:
 
     Attributes:
         merged: changes the arguments that a loader, which is under way, is made with.
-        made: called with each loader once it is made.
         given: whether the training was given a batch since the last step's end.
         latest: the iterator that gave the last batch.
     """
@@ -201,7 +201,6 @@ class LoaderHook:
         self.session, self.roles, self.watchers = session, roles, watchers
         self.merged: Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None
         self.merged = None
-        self.made: Callable[[Any], None] | None = None
         self.given = self._changing = False
         self.latest: Callable[[], Any] | None = None
 
@@ -221,12 +220,10 @@ class LoaderHook:
                     args, kwargs = hook.merged(self, args, kwargs)
                 made(self, *args, **kwargs)
                 roles.made(self)
-                if hook.made is not None:
-                    hook.made(self)
+                for watcher in watchers:
+                    watcher.loader_made(self)
             finally:
                 hook._changing = False
-            for watcher in watchers:
-                watcher.loader_made(self)
             return None
 
         @functools.wraps(opened)

@@ -201,9 +201,6 @@ class _Overheard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def __iter__(self) -> Any:
-        return iter(self._stream)
-
 
 def candidates(printed: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
     """Patterns of what may be the metric, as ``--metric`` takes them, in the order of the script; see :func:`chosen`.

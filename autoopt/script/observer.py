@@ -61,7 +61,7 @@ TRAINERS = {
 
 @dataclass
 class Seen:
-    """One site while it is watched."""
+    """One site while it is watched; its other fields are those of the site."""
 
     kind: SiteKind
     found: Found
@@ -127,17 +127,11 @@ def site_of(seen: Seen, steps: float) -> Site:
         steps: training steps in which it was watched.
     """
     counted = seen.kind in ("device_wait", "loss", "step", "loader_training", "forced")
+    known = {name: value for name, value in vars(seen).items() if name not in ("found", "count", "seconds")}
     return Site(
         **seen.found.place.model_dump(),
-        kind=seen.kind,
-        call=seen.call,
-        name=seen.name,
+        **known,
         direct=seen.found.direct,
-        options=seen.options,
-        used=tuple(seen.used),
-        callers=tuple(seen.callers),
-        calls=tuple(seen.calls),
-        takes=seen.takes,
         end_column=seen.found.end_column,
         per_step=seen.count / steps if counted else None,
         seconds_per_step=seen.seconds / steps if seen.kind == "forced" else None,
@@ -164,7 +158,7 @@ class Observer(Watcher):
     def install(self) -> None:
         """Listens where only a watched run does. Its cost is no part of any measurement."""
         self.hooks.watchers.append(self)
-        self._around(nn.Module, "__init__", self._module_made, after=True)
+        self._around(nn.Module, "__init__", self._module_made)
         for kind in (LRScheduler, ReduceLROnPlateau):
             self._around(kind, "__init__", functools.partial(self._object, "scheduler"))
         self._around(torch.amp.GradScaler, "__init__", functools.partial(self._object, "scaler"))
@@ -185,19 +179,15 @@ class Observer(Watcher):
         """Sees no more."""
         self._watching = False
 
-    def _around(
-        self, owner: Any, name: str, tell: Callable[..., None], *, after: bool = False, keywords: bool = False
-    ) -> None:
+    def _around(self, owner: Any, name: str, tell: Callable[..., None], *, keywords: bool = False) -> None:
         plain = getattr(owner, name)
         observer = self
 
         @functools.wraps(plain)
         def listening(*args: Any, **kwargs: Any) -> Any:
-            if after:
-                result = plain(*args, **kwargs)
             if observer._watching and not observer.hooks.session.standing:
                 tell(*args, **(kwargs if keywords else {}))
-            return result if after else plain(*args, **kwargs)
+            return plain(*args, **kwargs)
 
         setattr(owner, name, listening)
 

@@ -219,11 +219,7 @@ class Script:
             MetricReader(self.command.metric, self.session.metric).install()
         elif stops:
             overhear(self.session.line)
-        in_lines = bool(self.command.patched)
-        applying = Applying(
-            self.hooks, self.setup, sites, spec.seed, disturbed=spec.disturbed, compared=stops, patched=in_lines
-        )
-        applying.install()
+        Applying(self.hooks, spec, self.setup, compared=stops).install()
         self.hooks.install()
         if self.observer is not None:
             self._imports.start()

@@ -97,12 +97,10 @@ class TorchHooks:
         loaders: where loaders are made and read.
         roots: models in training, in the order in which they were first called.
         optimizers: in the order in which they were made.
-        on_root: called with each root before its first training call.
-        on_optimizer: called with each optimizer once it is made.
         within_step: an optimizer's step with a closure is under way.
         trains_in_eval: whether models train in evaluation mode; else one that is called so with gradients on counts as
             training once an optimizer has stepped and no other model was called.
-        around_forward, before_backward: called as a root's training call begins, and before gradients are computed.
+        precision: entered as a root's training call begins, left before gradients are computed.
         evaluating: makes a root's call outside of training, in place of the call itself.
         saving: saves a checkpoint in place of ``torch.save``, which it gets first.
     """
@@ -118,10 +116,7 @@ class TorchHooks:
         self.optimizers: list[Optimizer] = []
         self.roles = Roles(lambda: self.trains_in_eval or not self.roots or any(root.training for root in self.roots))
         self.loaders = LoaderHook(session, self.roles, self.watchers)
-        self.on_root: Callable[[nn.Module], None] | None = None
-        self.on_optimizer: Callable[[Optimizer], None] | None = None
-        self.around_forward: Callable[[], None] | None = None
-        self.before_backward: Callable[[], None] | None = None
+        self.precision: Any = None
         self.evaluating: Callable[..., Any] | None = None
         self.saving: Callable[..., Any] | None = None
         self.trains_in_eval = False
@@ -206,14 +201,12 @@ class TorchHooks:
             self.session.train_on(next(p for p in module.parameters() if p.requires_grad).device)
         self.roots.append(module)
         self.session.hold(list(module.parameters()))
-        if self.on_root is not None:
-            self.session.standing = True  # what it makes is not the script's
-            try:
-                self.on_root(module)
-            finally:
-                self.session.standing = False
-        for watcher in self.watchers:
-            watcher.root_found(module)
+        self.session.standing = True  # what is made for it is not the script's
+        try:
+            for watcher in self.watchers:
+                watcher.root_found(module)
+        finally:
+            self.session.standing = False
         within = module.module if isinstance(module, DistributedDataParallel) else None
         if within is not None and module._compiled_call_impl is None:  # compiled code is not to see the listening
             self._time(within)  # it is evaluated by itself, as a rule
@@ -256,8 +249,8 @@ class TorchHooks:
         if self.within_step:
             self.session.mark("optimizer")
         self.session.forward_begin(prepared=not self.loaders.given and not roles.known)
-        if self.around_forward is not None:
-            self.around_forward()
+        if self.precision is not None:
+            self.precision.enter()
 
     def _count_own(self) -> None:
         self.session.count(self._own)
@@ -291,8 +284,8 @@ class TorchHooks:
                 hooks._count_own()
             if session.standing:
                 return plain(tensors, *args, **kwargs)
-            if hooks.before_backward is not None:
-                hooks.before_backward()
+            if hooks.precision is not None:
+                hooks.precision.leave()
             root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
             for watcher in hooks.watchers:
                 watcher.backward(root)
@@ -323,8 +316,6 @@ class TorchHooks:
             hooks._step_once(type(self))
             if hooks._before_step is None:  # reads the first few steps of each; and all, where one takes a closure
                 hooks._before_step = register_optimizer_step_pre_hook(hooks._optimizer_steps)
-            if hooks.on_optimizer is not None:
-                hooks.on_optimizer(self)
             for watcher in hooks.watchers:
                 watcher.optimizer_made(self)
 

@@ -33,7 +33,7 @@ from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.protocol import Rank
 from autoopt.script.applicable import own_setup
-from autoopt.script.applying import Applying
+from autoopt.script.applying import low_precision
 from autoopt.script.loops import ends_by_result, planned_steps, steps_per_epoch
 from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
@@ -236,13 +236,12 @@ class ScriptTraining:
         if setup.precision.dtype == self.setup.precision.dtype:
             yield
             return
-        hooks, script = self.script.hooks, self.script
-        before = hooks.around_forward, hooks.before_backward
-        Applying(hooks, setup, script.command.sites, script.spec.seed).autocast()
+        hooks, before = self.script.hooks, self.script.hooks.precision
+        hooks.precision = low_precision(self.session, setup.precision)
         try:
             yield
         finally:
-            hooks.around_forward, hooks.before_backward = before
+            hooks.precision = before
 
     def place(self) -> Callable[[], None]:
         return lambda: None  # what a script counts and schedules by itself moves on

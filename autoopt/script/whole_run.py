@@ -26,13 +26,11 @@ from autoopt.records import Curve, CurvePoint
 from autoopt.records.machine import disturbed
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.records.protocol import ScriptSpec
-from autoopt.script.execute import opened, placed, seeded, take_input
+from autoopt.script.execute import entered, seeded
 from autoopt.script.metric import MetricReader
-from autoopt.trial.tree import CAN_FREEZE, die_with_parent, freeze, thaw
+from autoopt.trial.start import interpreter
+from autoopt.trial.tree import die_with_parent, freeze, thaw
 
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from autoopt.script.whole_run import become; become()"
-)
 TURN_SECONDS = 1.0
 """Of the run that goes on longest: caches are filled in a small part of it, and speed changes in many of them."""
 
@@ -43,7 +41,7 @@ def turn_of(limit_bytes: int | None) -> float:
     Args:
         limit_bytes: of the device's memory; None on the CPU.
     """
-    return TURN_SECONDS if CAN_FREEZE and limit_bytes is None else inf
+    return TURN_SECONDS if limit_bytes is None else inf
 
 
 @dataclass(frozen=True)
@@ -141,8 +139,7 @@ def whole_runs(
                 tempfile.TemporaryDirectory(prefix="autoopt-whole-", ignore_cleanup_errors=True)
             )
             document = {"script": script.model_dump(), "directory": directory, "scratch": scratch, "seed": seed}
-            words = (sys.executable, "-P", "-c", _START, json.dumps(sys.path))
-            commands.append(Command(words, text=json.dumps(document)))
+            commands.append(Command(interpreter("autoopt.script.whole_run"), text=json.dumps(document)))
         found = run_time_sliced(commands, timeout=timeout, shares=shares, turn=turn)
     for side, each in sorted(enumerate(found), key=lambda item: item[1].code is None):  # those were ended with others
         if each.code is not None and not each.begun:
@@ -226,8 +223,6 @@ def run_time_sliced(
 ) -> list[Ended]:
     """Runs commands from start to end, each in a session of its own, and ends whatever they leave behind.
 
-    On a platform that cannot stop a process tree they run one after the other.
-
     Args:
         all_of_them: one that fails does not end the others.
         timeout: seconds of its own after which one is ended.
@@ -235,13 +230,12 @@ def run_time_sliced(
         turn: seconds of the longest turn; infinite: one after the other.
     """
     shares = shares or [1.0] * len(commands)
-    alone = len(commands) < 2 or not CAN_FREEZE
     before = cpu_times(with_children=False)
     with ExitStack() as held:
         runs = [held.enter_context(_Running(command, timeout)) for command in commands]
         while left := [(run, share) for run, share in zip(runs, shares, strict=True) if not run.over]:
             for run, share in left:
-                run.go_on(inf if alone or len(left) < 2 else turn * share / max(shares))
+                run.go_on(inf if len(left) < 2 else turn * share / max(shares))
                 if run.over and run.code != 0 and not all_of_them:
                     left = []
                     break
@@ -351,16 +345,14 @@ def end(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def become() -> None:
+def main() -> None:
     """Becomes the command that standard input describes, once it is let go on."""
     document = json.loads(sys.stdin.read())
     script, scratch = ScriptSpec.model_validate(document["script"]), Path(document["scratch"])
-    view = opened(script, scratch)
-    words, environment = placed(script, view, document["directory"], scratch)
+    _, words, environment = entered(script, document["directory"], scratch)
     environment = {**os.environ, **environment}
     if document["seed"] is not None:
         environment = seeded(document["seed"], environment)
-    take_input(script.terminal)
     sys.stdout.flush()
     die_with_parent()
     os.kill(os.getpid(), signal.SIGSTOP)

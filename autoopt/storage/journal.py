@@ -11,7 +11,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import zlib
 from pathlib import Path
 from typing import Self
@@ -19,9 +18,7 @@ from typing import Self
 from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
 from autoopt.records import SCHEMA_VERSION, JsonDict
 
-_HEAD = re.compile(
-    rb'\{"schema_version":(\d{1,9}),"sequence":(\d{1,15}),"length":(\d{1,15}),"crc32":"([0-9a-f]{8})","record":'
-)
+_BEGINS = f'{{"schema_version":{SCHEMA_VERSION},"sequence":'.encode()
 
 
 def encode(sequence: int, record: JsonDict) -> bytes:
@@ -31,12 +28,9 @@ def encode(sequence: int, record: JsonDict) -> bytes:
         ValueError, TypeError: the record is not JSON.
     """
     body = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
-    head = f'{{"schema_version":{SCHEMA_VERSION},"sequence":{sequence},"length":{len(body)},"crc32":"'
-    return head.encode() + _checksum(sequence, body).encode() + b'","record":' + body + b"}\n"
-
-
-def _checksum(sequence: int, body: bytes) -> str:
-    return f"{zlib.crc32(body, zlib.crc32(str(sequence).encode())):08x}"
+    checksum = zlib.crc32(body, zlib.crc32(str(sequence).encode()))
+    head = f'{sequence},"length":{len(body)},"crc32":"{checksum:08x}","record":'
+    return _BEGINS + head.encode() + body + b"}\n"
 
 
 def decode(data: bytes, name: str = "the journal") -> tuple[list[JsonDict], int]:
@@ -51,40 +45,36 @@ def decode(data: bytes, name: str = "the journal") -> tuple[list[JsonDict], int]
     records: list[JsonDict] = []
     at = 0
     while at < len(data):
-        parsed = _line(data, at, len(records), name)
-        if parsed is None:
-            if b"\n" in data[at:-1] or _HEAD.search(data, at + 1):
+        line = data[at : data.find(b"\n", at) + 1]
+        record = _record(line, len(records), name)
+        if record is None:
+            if b"\n" in data[at:-1] or _BEGINS in data[at + 1 :]:
                 raise DocumentError(
                     f"{name} is damaged at record {len(records) + 1} (byte {at}), with more after it",
                     hint="it cannot be resumed; start the run again",
                 )
             break
-        record, at = parsed
         records.append(record)
+        at += len(line)
     return records, at
 
 
-def _line(data: bytes, at: int, sequence: int, name: str) -> tuple[JsonDict, int] | None:
-    head = _HEAD.match(data, at)
-    if head is None:
+def _record(line: bytes, sequence: int, name: str) -> JsonDict | None:
+    """The record of a line; None where the line is not as it was written."""
+    try:
+        document = json.loads(line)
+        version, number, record = (document[part] for part in ("schema_version", "sequence", "record"))
+        newer, as_written = version > SCHEMA_VERSION, encode(number, record) == line
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    version, number, length = int(head[1]), int(head[2]), int(head[3])
-    body = data[head.end() : head.end() + length]
-    end = head.end() + length
-    if data[end : end + 2] != b"}\n" or _checksum(number, body) != head[4].decode():
-        return None
-    if version > SCHEMA_VERSION:
+    if newer:
         raise DocumentError(
             f"{name} has schema_version {version}, this autoopt reads up to {SCHEMA_VERSION}",
             hint="it was written by a newer autoopt: upgrade with pip install --upgrade torch-autoopt",
         )
-    if number != sequence:
-        raise DocumentError(f"{name} is damaged: record {sequence} is missing (byte {at})")
-    try:
-        record = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return (record, end + 2) if isinstance(record, dict) else None
+    if as_written and number != sequence:
+        raise DocumentError(f"{name} is damaged: record {sequence} is missing")
+    return record if as_written and isinstance(record, dict) else None
 
 
 def read_journal(path: Path) -> list[JsonDict]:

@@ -34,7 +34,6 @@ class RunDirectory:
         self.journal = self.path / "journal.jsonl"
         self.result = self.path / "result.json"
         self.account = self.path / "account.csv"
-        self.report = self.path / "report.html"
         self.plan = self.path / "plan.json"
         self.script = self.path / "optimized_train.py"
         self.patch = self.path / "patch.diff"

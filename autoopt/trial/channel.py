@@ -103,11 +103,6 @@ readable: Callable[[list[Any], float | None], list[Any]] = wait
 """Those of the ends that have something to read, or are closed; empty when the time is up."""
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends, not inherited across exec."""
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-
-
 def move_up(descriptor: int) -> int:
     """The same open file under a high number, closed on exec; the low one is closed."""
     high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)

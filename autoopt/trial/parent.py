@@ -73,8 +73,8 @@ class Launcher(Closing):
         trial: LocalTrial | None = None
         try:
             with self._starting:
-                server = self._server_of(spec)
-                if server is not None and self._forks(spec):
+                server, forked = self._server_of(spec)
+                if server is not None and forked:
                     self._preload(server)
                 deadline = time.monotonic() + timeout
                 self._trials = [trial for trial in self._trials if not trial.closed]
@@ -121,8 +121,7 @@ class Launcher(Closing):
         """
         spec = trial.spec
         how: JsonDict = {"live": self._live}
-        forked = self._forks(spec)
-        server = self._server_of(spec)
+        server, forked = self._server_of(spec)
         if server is not None and (forked or spec.script is not None) and server.seen is None:
             how["tell_imports"] = True
         elif server is not None and server.preloaded and spec.script is None and not forked:
@@ -131,12 +130,17 @@ class Launcher(Closing):
         if server is not None and "tell_imports" in how:
             server.seen = Imports.model_validate(answer)
 
-    def _server_of(self, spec: TrialSpec) -> ForkServer | None:
-        """The server that a trial may start from: one of its own where a launcher sets what torch reads first."""
-        launch = spec.script.launch if spec.script is not None else None
-        if self._server is None or launch is None or not (first := before_torch(launch)):
-            return self._server
-        return self._for_launched.setdefault(tuple(sorted(first.items())), ForkServer(first))
+    def _server_of(self, spec: TrialSpec) -> tuple[ForkServer | None, bool]:
+        """The server for a trial, and whether it forks it: torch is imported there before anything of the trial's runs.
+
+        It is one of its own where a launcher sets what torch reads first.
+        """
+        script, server = spec.script, self._server
+        first = before_torch(script.launch) if script is not None and script.launch is not None else {}
+        if server is not None and first:
+            server = self._for_launched.setdefault(tuple(sorted(first.items())), ForkServer(first))
+        here = script is None or script.path is not None
+        return server, server is not None and here and not spec.flags.get("env")
 
     def _preload(self, server: ForkServer) -> None:
         """Once, after the first trial and while no other lives: two sides of a pair start from the same server."""
@@ -149,11 +153,6 @@ class Launcher(Closing):
         if trouble:
             logger.info("each trial imports its libraries itself: %s", trouble)
 
-    def _forks(self, spec: TrialSpec) -> bool:
-        """Whether the trial starts from the server: torch is imported there before anything of the trial's runs."""
-        here = spec.script is None or spec.script.path is not None
-        return self._server is not None and here and not spec.flags.get("env")
-
     def _begin(self, spec: TrialSpec, log: Path) -> Started:
         environment = trial_environment(spec.flags.get("env") or {}, self._compiler_cache, _launched(spec))
         if spec.rank is not None:
@@ -164,8 +163,8 @@ class Launcher(Closing):
         log.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            server = self._server_of(spec)
-            if server is not None and self._forks(spec):
+            server, forked = self._server_of(spec)
+            if server is not None and forked:
                 return server.fork(descriptor, environment, scratch)
             return fresh(descriptor, environment, scratch, spec.script.entry if spec.script else SUPERVISOR)
         finally:

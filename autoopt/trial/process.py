@@ -77,7 +77,7 @@ class LocalTrial(Answering):
         folder: where several meet; removed with them.
     """
 
-    can_freeze = tree.CAN_FREEZE
+    can_freeze = True
 
     def __init__(self, ranks: list[TrialProcess], folder: str = "") -> None:
         self.ranks, self._folder = ranks, folder

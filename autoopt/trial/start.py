@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoopt.records import JsonDict
-from autoopt.trial.channel import Channel, ChannelClosed, pair, readable
+from autoopt.trial.channel import Channel, ChannelClosed, readable
 from autoopt.trial.preloading import NVML, Imports
 
 _ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} import main; main({})"
@@ -74,7 +74,7 @@ class ForkServer:
         if self.running:
             return
         self.close()
-        ours, theirs = pair()
+        ours, theirs = socket.socketpair()
         with theirs:
             environment = {"PYTHONHASHSEED": "0", **os.environ, **self._variables, NVML: "1"}
             self._process = _python(SERVER, [theirs.fileno()], environment)
@@ -107,8 +107,8 @@ class ForkServer:
         for _ in range(2):
             self.start()
             assert self._end is not None
-            trial, trial_theirs = pair()
-            supervisor, supervisor_theirs = pair()
+            trial, trial_theirs = socket.socketpair()
+            supervisor, supervisor_theirs = socket.socketpair()
             with trial_theirs, supervisor_theirs:
                 try:
                     socket.send_fds(self._end, [b"+"], [trial_theirs.fileno(), supervisor_theirs.fileno(), log])
@@ -158,19 +158,23 @@ def fresh(log: int, environment: dict[str, str], scratch: str, entry: str = SUPE
     Args:
         entry: the module whose ``main`` supervises the trial.
     """
-    trial, trial_theirs = pair()
-    supervisor, supervisor_theirs = pair()
+    trial, trial_theirs = socket.socketpair()
+    supervisor, supervisor_theirs = socket.socketpair()
     with trial_theirs, supervisor_theirs:
         process = _python(entry, [trial_theirs.fileno(), supervisor_theirs.fileno(), log], environment)
     return _order(Started(trial, supervisor, process), environment, scratch)
 
 
-def _python(module: str, descriptors: list[int], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """An interpreter that sees the modules that this one sees, with no folder slipped in front of them."""
+def interpreter(module: str, *arguments: int) -> list[str]:
+    """The command that runs a module's ``main`` with the modules that are seen here, and no folder before them."""
     path = [os.path.abspath(folder) for folder in sys.path]
-    entry = _ENTRY.format(module, ", ".join(map(str, descriptors)))
+    entry = _ENTRY.format(module, ", ".join(map(str, arguments)))
+    return [sys.executable, "-P", "-c", entry, json.dumps(path)]
+
+
+def _python(module: str, descriptors: list[int], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", entry, json.dumps(path)],
+        interpreter(module, *descriptors),
         pass_fds=descriptors,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -83,7 +83,7 @@ class _Supervisor:
             parent = os.pidfd_open(order["parent"])
         self._watch(parent)
         alone = self._pid in self._ended  # it ended before anybody asked for it
-        left = tree.kill_below(os.getpid(), on_end=self._ended.update)
+        left = tree.kill_below(self._ended.update)
         shared.sweep(shm)
         shared.remove_copies(self._pid)
         if scratch:

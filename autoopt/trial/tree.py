@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 from autoopt.benchmark.cputime import descendants, stat
 
-CAN_FREEZE = hasattr(signal, "SIGSTOP") and os.name == "posix"
-
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 """Of ``linux/prctl.h``."""
 _PATIENCE = 10.0
@@ -87,8 +85,8 @@ Ended = dict[int, tuple[int, int]]
 """Processes that have ended: pid to wait status and peak resident bytes."""
 
 
-def kill_below(pid: int, *, on_end: Callable[[Ended], None] = lambda _: None) -> list[int]:
-    """Kills everything below this process (``pid``, which must have adopted orphans) until nothing is left.
+def kill_below(on_end: Callable[[Ended], None]) -> list[int]:
+    """Kills everything below this process, which must have adopted orphans, until nothing is left.
 
     Args:
         on_end: is notified of each process that was reaped.
@@ -96,7 +94,7 @@ def kill_below(pid: int, *, on_end: Callable[[Ended], None] = lambda _: None) ->
     Returns:
         what did not go within ten seconds: processes in a wait that cannot be interrupted.
     """
-    deadline = time.monotonic() + _PATIENCE
+    deadline, pid = time.monotonic() + _PATIENCE, os.getpid()
     left = descendants(pid)
     while left and time.monotonic() < deadline:
         send(left, signal.SIGSTOP)  # so that none makes another while the rest is being killed

@@ -13,7 +13,6 @@ from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
 from autoopt.export.checked import Checked, compare_runs, joined, judged, prediction
 from autoopt.export.script import script
 from autoopt.export.verify import summed_up, verify, verify_run, with_headline, with_sessions
-from autoopt.options import Options
 from autoopt.records import Change, CurvePoint, Estimate, Plan, Result, Sites
 from autoopt.records.headline import Session, Sessions
 from autoopt.records.messages import TrainingRun
@@ -69,15 +68,15 @@ def test_gate_between_two_runs() -> None:
 
 def test_what_cannot_be_verified_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no optimized_train\.py"):
-        verify_run(tmp_path, result(), Options())
+        verify_run(tmp_path, result(), seconds=5.0)
     (tmp_path / "optimized_train.py").write_text("")
     old = result()
     old = old.model_copy(update={"environment": old.environment.model_copy(update={"torch": "1.0"})})
     with pytest.raises(EnvironmentLacks, match=r"torch 1\.0"):
-        verify_run(tmp_path, old, Options())
+        verify_run(tmp_path, old, seconds=5.0)
     script = result().model_copy(update={"sites": Sites(command=("python", "train.py"), cwd="/work")})
     with pytest.raises(UsageError, match="holds no patch"):
-        verify_run(tmp_path, script, Options())
+        verify_run(tmp_path, script, seconds=5.0)
 
 
 def trained(steps: int, seconds: float, *, reached: bool = True) -> TrainingRun:

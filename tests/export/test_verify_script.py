@@ -14,7 +14,6 @@ import pytest
 from autoopt.errors import TrialFailed, UsageError
 from autoopt.export.checked import FILE
 from autoopt.export.verify import PATCHED, UNTOUCHED, measured, verify_run
-from autoopt.options import Options
 from autoopt.records import Estimate, Objective, Result, Sites, Speedup
 from autoopt.records.headline import Headline, Sessions
 from autoopt.records.script import PatchedChange, ScriptPatch
@@ -78,7 +77,7 @@ def test_whole_runs_of_a_patch_are_measured_and_nothing_is_written(tmp_path: Pat
     run.mkdir()
     days = iter([datetime(2026, 1, day, hour, tzinfo=UTC) for day in (1, 2) for hour in (9, 10)])
     for number in (1, 2):
-        found = verify_run(run, ran(tmp_path), Options(), seconds=20.0, now=lambda: next(days))
+        found = verify_run(run, ran(tmp_path), seconds=20.0, now=lambda: next(days))
         assert found.kind == "whole_runs"
         assert found.headline_measured.value > 1.0
         assert "val loss 0.5 to 0.5, mean of" in found.detail
@@ -94,13 +93,13 @@ def test_whole_runs_of_a_patch_are_measured_and_nothing_is_written(tmp_path: Pat
 def test_a_patch_that_no_longer_fits_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.replace("1.5", "1.7"))
     with pytest.raises(UsageError):
-        verify_run(tmp_path, ran(tmp_path), Options(), seconds=5.0)
+        verify_run(tmp_path, ran(tmp_path), seconds=5.0)
 
 
 def test_a_run_that_outlasts_the_time_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     with pytest.raises(UsageError, match="do not hold a pair of whole runs"):
-        verify_run(tmp_path, ran(tmp_path), Options(), seconds=0.2)
+        verify_run(tmp_path, ran(tmp_path), seconds=0.2)
 
 
 class Machine:

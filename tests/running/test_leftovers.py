@@ -12,7 +12,7 @@ import pytest
 from autoopt.errors import UsageError, WorkloadError
 from autoopt.options import Options
 from autoopt.running import profile as profiling
-from autoopt.running.saved_options import fingerprint_of
+from autoopt.running.optimize import fingerprint_of
 from autoopt.script.command import parse
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory

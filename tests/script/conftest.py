@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,62 @@ import pytest
 
 from autoopt.records import Plan, Sites
 from autoopt.records.protocol import ScriptSpec, TrialSpec
+from autoopt.registry import load_strategies
+from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
-StartScript = Callable[..., LocalTrial]
+
+class StartScript:
+    """Starts scripts in a folder, each to the end of its first step; all are ended with it.
+
+    Args:
+        path: ``sys.path`` of a script that is forked.
+    """
+
+    def __init__(self, launcher: Launcher, folder: Path, log: Path, path: tuple[str, ...]) -> None:
+        self._launcher, self._folder, self._log, self._path = launcher, folder, log, path
+        self.started = contextlib.ExitStack()
+
+    def __call__(
+        self,
+        name: str,
+        *words: str,
+        sites: Sites | None = None,
+        plan: Plan | None = None,
+        seed: int = 0,
+        disturbed: float = 0.0,
+        same_draws: bool = False,
+        fresh: bool = False,
+        python: str = sys.executable,
+        memory_limit: int | None = None,
+        lean: bool = False,
+        **script: Any,
+    ) -> LocalTrial:
+        """``fresh``: in an interpreter of its own; else forked, which is the same to it (``test_forked``)."""
+        command, here = (python, name, *words), str(self._folder)
+        path = None if fresh or python != sys.executable else self._path
+        spec = TrialSpec(
+            workload=" ".join(command),
+            plan=plan or Plan(),
+            directory=here,
+            seed=seed,
+            disturbed=disturbed,
+            script=ScriptSpec(command=command, sites=sites, folders=(here,), path=path, **script),
+            same_draws=same_draws,
+            memory_limit_bytes=memory_limit,
+            lean=lean,
+        )
+        process = self._launcher.start(spec, log=self._log, timeout=120.0)
+        assert isinstance(process, LocalTrial)
+        return self.started.enter_context(process)
+
+    def watch(self, name: str, *words: str, steps: int = 8, seconds: float = 1.0, **how: Any) -> Sites:
+        """The sites of a script, which is then ended."""
+        with self(name, *words, **how) as process:
+            return sites_of(process, steps, seconds)
 
 
 @pytest.fixture
@@ -44,46 +94,19 @@ def start_script(
     launcher: Launcher,
     search_path: tuple[str, ...],
 ) -> Iterator[StartScript]:
-    """``start_script(name, *words, sites=, plan=)`` starts a script and waits for its first step.
-
-    ``fresh``: in an interpreter of its own, as a run watches it first; else by the fork server, which is the same to it
-    (``test_forked``).
-    """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that spin for each other are slow where cores are shared
-    with contextlib.ExitStack() as started:
-
-        def start(
-            name: str,
-            *words: str,
-            sites: Sites | None = None,
-            plan: Plan | None = None,
-            seed: int = 0,
-            disturbed: float = 0.0,
-            same_draws: bool = False,
-            fresh: bool = False,
-            python: str = sys.executable,
-            memory_limit: int | None = None,
-            lean: bool = False,
-            **script: Any,
-        ) -> LocalTrial:
-            command = (python, name, *words)
-            path = None if fresh or python != sys.executable else search_path
-            spec = TrialSpec(
-                workload=" ".join(command),
-                plan=plan or Plan(),
-                directory=str(folder),
-                seed=seed,
-                disturbed=disturbed,
-                script=ScriptSpec(command=command, sites=sites, folders=(str(folder),), path=path, **script),
-                same_draws=same_draws,
-                memory_limit_bytes=memory_limit,
-                lean=lean,
-            )
-            process = launcher.start(spec, log=tmp_path / "script.log", timeout=120.0)
-            assert isinstance(process, LocalTrial)
-            return started.enter_context(process)
-
+    start = StartScript(launcher, folder, tmp_path / "script.log", search_path)
+    with start.started:
         yield start
+
+
+def runner_of(
+    launcher: Launcher, folder: Path, *words: str, memory_limit: int | None = None, **script: Any
+) -> TrialRunner:
+    """A runner of a script's trials, whose logs stand beside the folder."""
+    how = ScriptSpec(command=(sys.executable, *words), folders=(str(folder),), **script)
+    base = TrialSpec(workload=" ".join(words), directory=str(folder), script=how, memory_limit_bytes=memory_limit)
+    return TrialRunner(launcher, base, load_strategies([]), folder.parent / "logs")
 
 
 def sites_of(process: LocalTrial, steps: int = 8, seconds: float = 1.0) -> Sites:

@@ -24,7 +24,7 @@ from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import SideStatistics
 from autoopt.search.trial_runner import Turns
 from autoopt.setup import Setup
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript
 
 STEPS = 20
 
@@ -36,8 +36,7 @@ _WATCHED: list[Sites] = []
 def sites(start_script: StartScript) -> Sites:
     """Those of ``plain.py``; it is watched once, which takes a process."""
     if not _WATCHED:
-        with start_script("plain.py", "100000") as process:
-            _WATCHED.append(sites_of(process, steps=18))
+        _WATCHED.append(start_script.watch("plain.py", "100000", steps=18))
     return _WATCHED[0]
 
 
@@ -182,8 +181,7 @@ while True:
 
 def test_a_batch_its_rate_and_the_validation_loader_are_put_on(start_script: StartScript, folder: Path) -> None:
     (folder / "unseeded.py").write_text(UNSEEDED)
-    with start_script("unseeded.py") as process:
-        sites = sites_of(process, steps=40)
+    sites = start_script.watch("unseeded.py", steps=40)
     assert sites.seeded is False
     larger = Change(strategy="batch_size", setting={"size": 32, "learning_rate_factor": 2.0, "warmup_steps": 0})
     apart = Change(strategy="validation_loader", setting={"num_workers": 1, "persistent_workers": True})

@@ -31,7 +31,7 @@ from autoopt.setup import Setup
 from autoopt.simplify.batches import doubled_batch
 from autoopt.testing.strategies import sample_case
 from scripted import REGISTRY
-from tests.script.conftest import SCRIPTS, StartScript, sites_of
+from tests.script.conftest import SCRIPTS, StartScript
 
 
 def test_a_strategy_of_the_loader_says_where_a_script_without_one_gets_its_batches() -> None:
@@ -122,8 +122,7 @@ def test_what_draws_nothing_is_soon_read_without_a_look(
 
 @pytest.mark.slow
 def test_dropout_draws_the_same_whatever_the_workers_of_both_loaders(start_script: StartScript) -> None:
-    with start_script("drawing.py") as process:
-        sites = sites_of(process, steps=16)
+    sites = start_script.watch("drawing.py", steps=16)
     loaders = {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}
     losses = []
     for changes in ((), (("workers", loaders),), (("validation_loader", loaders),)):
@@ -173,8 +172,7 @@ def test_what_the_script_says_itself_stays(moves: UnblockedMoves) -> None:
 
 @pytest.mark.slow
 def test_batches_and_their_order_are_changed_where_the_loader_is_made(start_script: StartScript) -> None:
-    with start_script("padded.py", "100000") as process:
-        sites = sites_of(process, steps=8)
+    sites = start_script.watch("padded.py", "100000", steps=8)
     losses, printed = [], []
     for changes in ((), (("trim_padding", {"multiple": 8}),), (("length_grouping", {"pool": 4}),)):
         plan = Plan(changes=tuple(Change(strategy=name, setting=setting) for name, setting in changes))
@@ -224,7 +222,7 @@ def test_seeds_that_were_known_before_draw_what_was_not() -> None:
 def test_an_evaluation_reads_samples_of_the_training_s_class_as_a_patch_has_it(
     start_script: StartScript, tmp_path: Path
 ) -> None:
-    sites = sites_of(start_script("alike.py"), steps=12)
+    sites = start_script.watch("alike.py", steps=12)
     keep = Change(strategy="prepared_samples", setting={"form": "samples", "where": "memory"})
     process = start_script("alike.py", sites=sites, plan=Plan(changes=(keep,)))
     process.call("autoopt.benchmark.tasks:evaluations", timeout=60.0, count=3, seconds=60.0, stage="evaluate")

@@ -28,7 +28,7 @@ def test_it_is_measured_compiled(start_script: StartScript, way: str) -> None:
 
 
 def test_another_script_is_not(start_script: StartScript) -> None:
-    assert own_setup(sites_of(start_script("plain.py"))).compile is None
+    assert own_setup(start_script.watch("plain.py")).compile is None
 
 
 def test_steps_are_marked_where_graphs_hold_the_gradients_of_micro_batches(
@@ -40,7 +40,7 @@ def test_steps_are_marked_where_graphs_hold_the_gradients_of_micro_batches(
         .replace("if sys.argv[1:]", "model = net\nif False")
         .replace("else:\n    model = torch.compile(net, backend=counted, mode=None, dynamic=False)\n", "")
     )
-    sites = sites_of(start_script("added_up.py"))
+    sites = start_script.watch("added_up.py")
     registry = load_strategies(())
     assert marks_steps(registry.fold(Plan(changes=(REPLAYED,))), sites)
     text = placed(sites, Plan(changes=(REPLAYED,)), registry, "cuda").texts["added_up.py"]

@@ -11,7 +11,7 @@ import torch
 
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.script.command import Build, Script, parse, read
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,8 @@ def test_a_script_that_would_write_outside_of_its_folder_is_stopped(
 
 
 def test_a_script_that_ends_before_it_can_be_measured(start_script: StartScript) -> None:
-    with start_script("faulty.py", "short") as process:
-        sites = sites_of(process)
-        assert sites.steps == 5
+    sites = start_script.watch("faulty.py", "short")
+    assert sites.steps == 5
     with start_script("faulty.py", "short", sites=sites) as process:
         with pytest.raises(TrialFailed, match="ended after 5 training steps") as caught:
             process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=60.0)
@@ -136,7 +135,7 @@ def test_a_script_for_a_device_that_is_not_here_says_which_are(start_script: Sta
 def test_variables_that_a_script_sets_before_torch_are_its_own(start_script: StartScript, folder: Path) -> None:
     script = folder / "plain.py"
     script.write_text('import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "0"\n' + script.read_text())
-    sites = sites_of(start_script("plain.py", fresh=True))
+    sites = start_script.watch("plain.py", fresh=True)
     assert sites.early == ("CUDA_VISIBLE_DEVICES",)
     known = start_script("plain.py", sites=sites, fresh=True)
     assert known.call("autoopt.benchmark.tasks:facts", timeout=60.0)["model"]

@@ -12,7 +12,6 @@ import pytest
 
 from autoopt.records import Change, Plan
 from autoopt.records.protocol import ScriptSpec, TrialSpec
-from autoopt.registry import load_strategies
 from autoopt.script import execute
 from autoopt.script.boot import Orders
 from autoopt.script.execute import runs_here
@@ -22,7 +21,7 @@ from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from tests.script.conftest import sites_of
+from tests.script.conftest import runner_of, sites_of
 
 SEEN = """\
 import json, os, sys
@@ -49,20 +48,13 @@ while True:
 
 
 @pytest.fixture
-def runner(launcher: Launcher, folder: Path, tmp_path: Path) -> TrialRunner:
+def runner(launcher: Launcher, folder: Path) -> TrialRunner:
     """Starts ``seen.py`` of a folder; ``runner.base`` may be changed before anything is started.
 
     Lightning sets the second of the harmless variables as it is imported, many a script of transformers the first.
     """
     (folder / "seen.py").write_text(SEEN)
-    return runner_of(launcher, folder, tmp_path, "seen.py", "harmless")
-
-
-def runner_of(launcher: Launcher, folder: Path, tmp_path: Path, *words: str) -> TrialRunner:
-    command = (sys.executable, *words)
-    script = ScriptSpec(command=command, folders=(str(folder),))
-    base = TrialSpec(workload=" ".join(words), directory=str(folder), script=script)
-    return TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
+    return runner_of(launcher, folder, "seen.py", "harmless")
 
 
 def told(process: LocalTrial) -> dict[str, object]:
@@ -100,7 +92,7 @@ def test_a_forked_script_finds_what_it_finds_in_its_own_interpreter(runner: Tria
 def test_the_process_that_is_watched_tells_what_another_would(
     launcher: Launcher, folder: Path, tmp_path: Path, script: str, words: list[str], again: bool
 ) -> None:
-    runner = runner_of(launcher, folder, tmp_path, script, *words)
+    runner = runner_of(launcher, folder, script, *words)
     first = FirstProcess(runner)
     assert first.sites() is not None
     found = first.description()
@@ -114,11 +106,11 @@ def test_the_process_that_is_watched_tells_what_another_would(
 
 
 def test_what_a_script_sets_before_torch_keeps_it_in_an_interpreter_of_its_own(
-    launcher: Launcher, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launcher: Launcher, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (folder / "seen.py").write_text(SEEN)
-    runner = runner_of(launcher, folder, tmp_path, "seen.py", "early")
+    runner = runner_of(launcher, folder, "seen.py", "early")
     sites = runner.watched()
     assert sites is not None
     assert sites.early == ("OMP_NUM_THREADS",)
@@ -126,12 +118,12 @@ def test_what_a_script_sets_before_torch_keeps_it_in_an_interpreter_of_its_own(
     assert runner.base.script.path is None
 
 
-def test_a_module_is_run_as_the_interpreter_runs_it(launcher: Launcher, folder: Path, tmp_path: Path) -> None:
+def test_a_module_is_run_as_the_interpreter_runs_it(launcher: Launcher, folder: Path) -> None:
     package = folder / "another"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "train.py").write_text(SEEN)
-    runner = runner_of(launcher, folder, tmp_path, "-m", "another.train", "a")
+    runner = runner_of(launcher, folder, "-m", "another.train", "a")
     with runner.trial(Plan(), "watch") as fresh:
         runner.knows(sites_of(fresh))
         own = told(fresh)
@@ -140,8 +132,8 @@ def test_a_module_is_run_as_the_interpreter_runs_it(launcher: Launcher, folder: 
     assert own["package"] == "another"
 
 
-def test_a_script_has_the_time_to_compile_in_its_first_step(launcher: Launcher, folder: Path, tmp_path: Path) -> None:
-    runner = runner_of(launcher, folder, tmp_path, "plain.py")
+def test_a_script_has_the_time_to_compile_in_its_first_step(launcher: Launcher, folder: Path) -> None:
+    runner = runner_of(launcher, folder, "plain.py")
     compiled = Plan(
         changes=(Change(strategy="compile", setting={"mode": "default", "dynamic": None, "regional": False}),)
     )
@@ -195,10 +187,10 @@ for epoch in range(20):
 """
 
 
-def test_a_script_that_sets_its_seed_trains_from_fresh_ones(launcher: Launcher, folder: Path, tmp_path: Path) -> None:
+def test_a_script_that_sets_its_seed_trains_from_fresh_ones(launcher: Launcher, folder: Path) -> None:
     """Its first training is its own; every further one would be the same again."""
     (folder / "own.py").write_text(OWN_SEED)
-    runner = runner_of(launcher, folder, tmp_path, "own.py")
+    runner = runner_of(launcher, folder, "own.py")
     assert runner.watched() is not None
 
     def losses(seed: int) -> tuple[float | None, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.records import Change, Noise, Objective, Plan, Quality, Sites
+from autoopt.records import Change, Noise, Objective, Plan, Quality
 from autoopt.records.messages import Probe, TrainingRun
 from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.evidence import Evidence
@@ -15,7 +15,7 @@ from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.strategy import Risk
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript
 
 OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
 BFLOAT16 = Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),))
@@ -28,8 +28,7 @@ class Gan:
 
     def __init__(self, start: StartScript, out: Path) -> None:
         self._start, self._out, self._count = start, out, 0
-        with start("dcgan.py", "100000") as process:
-            self.sites: Sites = sites_of(process, steps=18)
+        self.sites = start.watch("dcgan.py", "100000", steps=18)
 
     def probed(self, plan: Plan = UNCHANGED, *broken: str) -> ProbeResult:
         self._count += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, JsonDict, Objective, Plan
 from autoopt.records.messages import Probe
-from autoopt.records.protocol import ScriptSpec, TrialSpec
-from autoopt.registry import load_strategies
 from autoopt.script.metric import name_of
 from autoopt.script.sites import moved
 from autoopt.search.accept.data import ProbeResult
@@ -23,7 +20,7 @@ from autoopt.search.trial_runner import PROBE, TrialRunner
 from autoopt.strategy import Risk
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript, runner_of, sites_of
 
 TASKS = "autoopt.benchmark.tasks"
 LIMIT = 3 << 20
@@ -31,17 +28,14 @@ OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="basel
 
 
 @pytest.fixture
-def runner(folder: Path, tmp_path: Path, launcher: Launcher, start_script: StartScript) -> Callable[..., TrialRunner]:
+def runner(folder: Path, launcher: Launcher, start_script: StartScript) -> Callable[..., TrialRunner]:
     """A runner of a script's trials, as a run makes it once the script was watched."""
 
     def made(*words: str, memory_limit: int | None = None) -> TrialRunner:
-        watched = start_script(*words)
-        sites, registry = sites_of(watched), load_strategies(())
-        script = ScriptSpec(command=(sys.executable, *words), sites=sites, folders=(str(folder),))
-        base = TrialSpec(workload="x", directory=str(folder), script=script, memory_limit_bytes=memory_limit)
-        found = TrialRunner(launcher, base, registry, tmp_path / "logs")
+        sites = start_script.watch(*words)
+        found = runner_of(launcher, folder, *words, memory_limit=memory_limit, sites=sites)
         found.patched_files = lambda plan: {
-            str(folder / name): text for name, text in placed(sites, plan, registry, "cpu").texts.items()
+            str(folder / name): text for name, text in placed(sites, plan, found.registry, "cpu").texts.items()
         }
         return found
 
@@ -155,13 +149,13 @@ def test_float16_is_scaled(runner: Callable[..., TrialRunner]) -> None:
 
 
 def test_nothing_else_says_them(start_script: StartScript) -> None:
-    sites = sites_of(start_script("plain.py"))
+    sites = start_script.watch("plain.py")
     with pytest.raises(TrialFailed, match="autoopt apply writes them"):
         start_script("plain.py", sites=sites, plan=plan_of("amp", dtype="float16", loss_scaling=True))
 
 
 def test_sites_are_where_their_lines_have_gone(start_script: StartScript, folder: Path) -> None:
-    sites = sites_of(start_script("plain.py"))
+    sites = start_script.watch("plain.py")
     text = (folder / "plain.py").read_text()
     changed = moved(sites, {str(folder / "plain.py"): text.replace("import torch\n", "import torch\n\nx = 1\n", 1)})
     for before, after in zip(sites.sites, changed.sites, strict=True):

@@ -15,7 +15,7 @@ from autoopt.registry import load_strategies
 from autoopt.script import applying
 from autoopt.testing.strategies import sample_case
 from scripted import PLAIN, changed_lines, patched, sites_in
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript
 
 STRATEGY = load_strategies()["forced_calls"]
 LOOP = PLAIN.replace("        optimizer.step()\n", "        optimizer.step()\n        gc.collect()  # memory\n")
@@ -146,8 +146,7 @@ while True:
 @pytest.mark.slow
 def test_a_script_trains_the_same_without_them(start_script: StartScript, folder: Path) -> None:
     (folder / "collecting.py").write_text("import torch\ntorch.manual_seed(0)\n" + COLLECTING)
-    with start_script("collecting.py") as process:
-        sites = sites_of(process, steps=17, seconds=60.0)
+    sites = start_script.watch("collecting.py", steps=17, seconds=60.0)
     case = case_of(*sites.sites, step=sites.step_seconds)
     assert STRATEGY.applies(case)
     (setting,) = STRATEGY.settings(case)
@@ -166,8 +165,7 @@ def test_a_script_trains_the_same_without_them(start_script: StartScript, folder
 
 @pytest.mark.slow
 def test_the_same_file_comes_without_waiting_for_it(start_script: StartScript, folder: Path) -> None:
-    with start_script("walked.py") as process:
-        sites = sites_of(process, steps=17, seconds=60.0)
+    sites = start_script.watch("walked.py", steps=17, seconds=60.0)
     (site,) = sites.of("checkpoint")
     (setting,) = load_strategies()["checkpoints"].settings(
         replace(sample_case(), sites=sites.model_copy(update={"cwd": str(folder)}))

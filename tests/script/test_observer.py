@@ -15,7 +15,7 @@ from autoopt.script import frames
 from autoopt.script.frames import ImportClock, import_sites, names_of
 from autoopt.script.observer import Observer
 from autoopt.script.torch_hooks import TorchHooks
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript
 
 
 def test_what_a_library_prints_is_no_line_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +127,5 @@ def test_slow_imports_have_their_lines(start_script: StartScript, folder: Path) 
     (folder / "slow.py").write_text("import time\ntime.sleep(0.1)\n")
     (folder / "late.py").write_text("import time\ntime.sleep(0.2)\n")
     (folder / "importing.py").write_text(IMPORTING)
-    with start_script("importing.py", fresh=True) as process:
-        sites = sites_of(process, steps=9, seconds=60.0)
+    sites = start_script.watch("importing.py", fresh=True, steps=9, seconds=60.0)
     assert [(site.line, site.call) for site in sites.of("import")] == [(4, "late"), (2, "slow")]

@@ -13,7 +13,7 @@ from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Sites
 from autoopt.script.applicable import inapplicable
 from scripted import REGISTRY
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript
 
 SKIPPED = {
     "compile": "takes a minute; its line is run by the tests of compilation",
@@ -48,8 +48,7 @@ def changes(sites: Sites) -> Iterator[tuple[Change, dict[str, str]]]:
 def test_a_script_trains_with_each_change_that_its_patch_may_hold(
     start_script: StartScript, folder: Path, script: str, watched: tuple[str, ...], short: tuple[str, ...]
 ) -> None:
-    with start_script(script, *watched) as process:
-        sites = sites_of(process)
+    sites = start_script.watch(script, *watched)
     before = {path: path.read_text() for path in folder.glob("*.py")}
     trained, failed = [], {}
     for change, texts in changes(sites):

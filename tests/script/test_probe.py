@@ -18,7 +18,7 @@ from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import level_of
 from autoopt.search.first_training import adopt_metric
 from autoopt.strategy import Risk
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript
 
 OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
 SITES = Sites(command=("python", "train.py"), cwd="/")
@@ -37,14 +37,15 @@ class Prober:
         self.weights: tuple[str, ...] = ()
 
     def sites(self, name: str) -> Sites:
-        with self._start(name, "100000") as process:
-            return sites_of(process, steps=18)
+        return self._start.watch(name, "100000", steps=18)
 
-    def kept_weights(self, name: str, sites: Sites) -> tuple[str, ...]:
-        """Of a short training."""
+    def trained(self, name: str) -> Sites:
+        """The sites of a script, which is probed at weights of a short training from now on."""
+        sites, keep = self.sites(name), str(self._out / "weights")
         with self._start(name, "64", sites=sites) as process:
-            arguments = {"max_seconds": 50.0, "keep": str(self._out / "weights")}
-            return tuple(process.call("autoopt.benchmark.tasks:train", timeout=60.0, **arguments)["kept"])
+            found = process.call("autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0, keep=keep)
+        self.weights = tuple(found["kept"])
+        return sites
 
     def __call__(
         self, name: str, sites: Sites, plan: Plan = UNCHANGED, *, words: str = "100000", **more: object
@@ -70,8 +71,7 @@ def level(risk: Risk, before: ProbeResult, after: ProbeResult) -> Quality:
 
 @pytest.mark.slow
 def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Path) -> None:
-    sites = prober.sites("plain.py")
-    prober.weights = prober.kept_weights("plain.py", sites)
+    sites = prober.trained("plain.py")
     assert len(prober.weights) == 3
     before = prober("plain.py", sites)
     assert before.probe.steps >= 12
@@ -117,8 +117,7 @@ def test_weights_at_the_target_do_not_end_a_script_there(prober: Prober, folder:
     """At the end of an epoch a script evaluated trained weights that were put in, and its probe was over."""
     with (folder / "plain.py").open("a") as file:
         file.write("    if correct / len(data) >= 0.93:\n        break\n")
-    sites = prober.sites("plain.py")
-    prober.weights = prober.kept_weights("plain.py", sites)
+    sites = prober.trained("plain.py")
     probe = prober("plain.py", sites, gradients=17, reading=0.0).probe  # its third epoch ends at the last weights
     assert probe.points == 3
     assert probe.steps >= 12
@@ -138,8 +137,7 @@ def test_breaks_at_the_end_of_an_epoch_or_of_a_short_training_are_in_its_windows
     text = (folder / "plain.py").read_text()
     text = text.replace("nn.ReLU()", "nn.BatchNorm1d(32), nn.ReLU()").replace("lr=0.1", "lr=0.05, momentum=0.9")
     (folder / "plain.py").write_text(text)
-    sites = prober.sites("plain.py")
-    prober.weights = prober.kept_weights("plain.py", sites)
+    sites = prober.trained("plain.py")
     before, again = (prober("plain.py", sites, until=200, reading=0.5, seconds=4.0) for _ in range(2))
     assert set(before.arrays.windows) == {"epoch", "end"}
     assert before.probe.trained == 200
@@ -171,8 +169,7 @@ def test_gradients_that_a_closure_computes_within_the_step_are_compared(prober: 
     text = (folder / "plain.py").read_text()
     begin, end = text.index("        optimizer.zero_grad()"), text.index("        step += 1")
     (folder / "plain.py").write_text(text[:begin] + CLOSURE.lstrip("\n") + text[end:])
-    sites = prober.sites("plain.py")
-    prober.weights = prober.kept_weights("plain.py", sites)
+    sites = prober.trained("plain.py")
     before, after = prober("plain.py", sites), prober("plain.py", sites, BFLOAT16)
     assert before.probe.points == after.probe.points == 3
     assert not before.probe.skipped_by_scaler
@@ -194,8 +191,7 @@ def test_without_kept_weights_both_gradients_of_a_script_are_taken_at_those_that
 
 @pytest.mark.slow
 def test_a_state_that_a_model_hands_on_is_no_data_of_the_script(prober: Prober, folder: Path) -> None:
-    sites = prober.sites("carried.py")
-    prober.weights = prober.kept_weights("carried.py", sites)
+    sites = prober.trained("carried.py")
     before = prober("carried.py", sites)
     cast = level(Risk.NUMERIC, before, prober("carried.py", sites, BFLOAT16))
     assert "another batch" not in cast.detail
@@ -217,8 +213,7 @@ def test_a_loop_without_a_loader_is_probed_where_its_model_is_called_with_the_la
 def test_batches_that_depend_on_weights_are_compared_where_weights_are_the_same(prober: Prober, folder: Path) -> None:
     """A policy samples what it is trained on: rounding of an update leads to other batches later on."""
     name, text = "rollouts.py", (folder / "rollouts.py").read_text()
-    sites = prober.sites(name)
-    prober.weights = prober.kept_weights(name, sites)
+    sites = prober.trained(name)
     again: list[Probe] = []
 
     def elsewhere() -> Probe:
@@ -266,8 +261,7 @@ def test_random_samples_are_compared_one_by_one_and_updates_from_equal_weights(p
     text = text.replace("loader = DataLoader(\n    data,", NOISY)
     text = text.replace("SGD(model.parameters(), lr=0.1)", "AdamW(model.parameters(), lr=0.01, weight_decay=0.5)")
     (folder / "noisy.py").write_text(text)
-    sites = prober.sites("noisy.py")
-    prober.weights = prober.kept_weights("noisy.py", sites)
+    sites = prober.trained("noisy.py")
 
     def level_with(**script: object) -> Quality:
         before, after = (prober("noisy.py", sites, plan, **script) for plan in (UNCHANGED, WORKERS))
@@ -357,8 +351,7 @@ def test_of_two_measures_the_one_that_is_no_loss_becomes_the_metric_and_the_othe
 def test_what_one_model_computes_for_another_is_no_batch_of_the_data(prober: Prober, start_script: StartScript) -> None:
     """A generator's images are rounded otherwise in half precision: that is no other batch."""
     words = "--epochs=100000"
-    with start_script("gan.py", words) as process:
-        sites = sites_of(process, steps=18)
+    sites = start_script.watch("gan.py", words, steps=18)
     before = prober("gan.py", sites, words=words)
     found = level(Risk.NUMERIC, before, prober("gan.py", sites, BFLOAT16, words=words))
     assert "another batch" not in found.detail

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,18 @@ from autoopt.errors import TrialFailed
 from autoopt.events import Event, FirstSteps, Opportunities
 from autoopt.options import make_options
 from autoopt.records import Plan
-from autoopt.records.protocol import ScriptSpec, TrialSpec
-from autoopt.registry import load_strategies
 from autoopt.search.planner import Choice
 from autoopt.search.profile import profile
-from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import StageProfile, profile_stages
 from autoopt.trial.parent import Launcher
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript, runner_of
 
 
 @pytest.mark.slow
-def test_a_profile_tells_its_first_look_before_it_measures(folder: Path, tmp_path: Path) -> None:
-    command = (sys.executable, "plain.py", "100000")
-    script = ScriptSpec(command=command, folders=(str(folder),))
-    base = TrialSpec(workload=" ".join(command), directory=str(folder), script=script)
+def test_a_profile_tells_its_first_look_before_it_measures(folder: Path) -> None:
     told: list[Event] = []
     with Launcher(fork_server=False) as launcher:
-        runner = TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
+        runner = runner_of(launcher, folder, "plain.py", "100000")
         found = profile(runner, make_options({"budget": "6s", "device": "cpu"}), Choice(), announce=told.append)
     kinds = [event.phase if event.__class__.__name__ == "PhaseStarted" else type(event) for event in told]  # type: ignore[attr-defined]
     assert kinds.index(FirstSteps) < kinds.index(Opportunities) < kinds.index("simplify")
@@ -58,8 +51,7 @@ def test_threads_are_tried_in_whole_steps_with_what_a_script_does_between_them(
     start_script: StartScript, folder: Path
 ) -> None:
     (folder / "threaded.py").write_text(THREADED)
-    with start_script("threaded.py") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("threaded.py")
     with start_script("threaded.py", sites=sites) as process:
         process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
         found = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, seconds=2.0, cycle=4)
@@ -87,19 +79,11 @@ for step in range(120):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_run_of_few_steps_is_profiled_in_parts_of_them(
-    start_script: StartScript,
-    folder: Path,
-    tmp_path: Path,
-    launcher: Launcher,
-    search_path: tuple[str, ...],
-    known: bool,
+    start_script: StartScript, folder: Path, launcher: Launcher, search_path: tuple[str, ...], known: bool
 ) -> None:
     (folder / "short.py").write_text(SHORT)
-    with start_script("short.py") as process:
-        sites = sites_of(process, seconds=0.1)
-    script = ScriptSpec(command=(sys.executable, "short.py"), folders=(str(folder),), sites=sites, path=search_path)
-    base = TrialSpec(workload="short.py", directory=str(folder), script=script)
-    runner = TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
+    sites = start_script.watch("short.py", seconds=0.1)
+    runner = runner_of(launcher, folder, "short.py", sites=sites, path=search_path)
 
     def profiled() -> StageProfile:
         return profile_stages(runner, Plan(), seconds=8.0, advise=False, run_steps=120 if known else None)
@@ -139,8 +123,7 @@ for epoch in range(1000):
 def test_steps_of_a_script_that_workers_would_feed_are_measured(start_script: StartScript, folder: Path) -> None:
     """A script's own lines make what its model is called with: a batch of its loader is no such thing."""
     (folder / "fed.py").write_text(FED)
-    with start_script("fed.py") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("fed.py")
     with start_script("fed.py", sites=sites) as process:
         process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
         timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=120.0, seconds=4.0)

@@ -14,7 +14,7 @@ from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
 from autoopt.script.boot import explained
 from autoopt.script.session import Session
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript
 from tests.script.test_sites import line_of
 
 
@@ -43,8 +43,7 @@ def steps_of(process: object, steps: int) -> Block:
 )
 def test_a_step_of_every_form(start_script: StartScript, words: str, samples: int | None) -> None:
     name, *more = words.split()
-    with start_script(name, *more) as process:
-        sites = sites_of(process)
+    sites = start_script.watch(name, *more)
     assert sites.unit == ("steps" if samples is None else "samples")
     with start_script(name, *more, sites=sites) as process:
         facts = WorkloadFacts.model_validate(process.call("autoopt.benchmark.tasks:ready", timeout=60.0)["facts"])
@@ -66,15 +65,13 @@ def test_a_step_of_every_form(start_script: StartScript, words: str, samples: in
 
 
 def test_a_side_counts_in_the_unit_of_the_baseline(start_script: StartScript) -> None:
-    with start_script("shapes.py", "wrapped") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("shapes.py", "wrapped")
     with start_script("shapes.py", "wrapped", sites=sites.model_copy(update={"unit": "steps"})) as process:
         assert steps_of(process, 5).samples is None
 
 
 def test_a_later_loop_with_another_model_ends_steps_of_its_own(start_script: StartScript) -> None:
-    with start_script("shapes.py", "in_two", "300") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("shapes.py", "in_two", "300")
     assert sites.period == (1,)
     with start_script("shapes.py", "in_two", "300", sites=sites) as process:
         assert steps_of(process, 35).samples == 35 * 8, "the first loop, which has taken one step of 36 before"
@@ -85,8 +82,7 @@ def test_a_later_loop_with_another_model_ends_steps_of_its_own(start_script: Sta
 
 
 def ending(start_script: StartScript, *words: str) -> TrialFailed | WorkloadError:
-    with start_script("shapes.py", *words) as process:
-        sites = sites_of(process)
+    sites = start_script.watch("shapes.py", *words)
     with (
         start_script("shapes.py", *words, sites=sites) as process,
         pytest.raises((TrialFailed, WorkloadError)) as caught,
@@ -164,8 +160,7 @@ def test_the_arguments_of_a_trainer_are_what_is_patched(
     start_script: StartScript, folder: Path, script: str, made: str, wanted: tuple[str, ...]
 ) -> None:
     pytest.importorskip("transformers" if "transformers" in script else "lightning")
-    with start_script(script) as process:
-        sites = sites_of(process)
+    sites = start_script.watch(script)
     (trainer,) = sites.of("trainer")
     assert trainer.line == line_of(script, made)
     assert len(sites.of("loader_training")) == len(sites.of("model")) == 1
@@ -185,8 +180,7 @@ def test_a_loader_that_a_library_rebuilds_is_patched_where_the_user_makes_it(
     start_script: StartScript, folder: Path
 ) -> None:
     pytest.importorskip("accelerate")
-    with start_script("prepared.py") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("prepared.py")
     (loader,) = sites.of("loader_training")
     assert loader.line == line_of("prepared.py", "loader = DataLoader(")
     assert loader.direct

@@ -32,8 +32,7 @@ def line_of(script: str, text: str, nth: int = 0) -> int:
 
 
 def test_a_script_at_module_level_shows_every_site_with_its_line(start_script: StartScript) -> None:
-    with start_script("plain.py", "100000") as process:
-        sites = sites_of(process, steps=18)
+    sites = start_script.watch("plain.py", "100000", steps=18)
     (loader,) = sites.of("loader_training")
     assert (loader.file, loader.line) == ("plain.py", line_of("plain.py", "loader = DataLoader("))
     assert loader.end_line == loader.line + 4
@@ -78,8 +77,7 @@ for step in range(100000):
 
 def test_an_evaluation_before_the_first_step_is_one(start_script: StartScript, folder: Path) -> None:
     (folder / "first.py").write_text(EVALUATES_FIRST)
-    with start_script("first.py") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("first.py")
     assert lines(sites, "evaluation") == [EVALUATES_FIRST[: EVALUATES_FIRST.index("error =")].count("\n") + 1]
 
 
@@ -116,8 +114,7 @@ def test_cores_that_an_import_takes_away_are_found_and_given_back(start_script: 
 
 
 def test_optimizers_that_take_turns_are_one_step(start_script: StartScript) -> None:
-    with start_script("gan.py", "--epochs", "100000") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("gan.py", "--epochs", "100000")
     assert sites.period == (0, 1)
     assert sites.accumulation == 1, "real, made up, and the other's: three terms, none added up"
     assert {site.name for site in sites.of("model")} == {"Critic", "Sequential"}
@@ -128,8 +125,7 @@ def test_optimizers_that_take_turns_are_one_step(start_script: StartScript) -> N
 
 
 def test_batches_without_a_loader_and_accumulation(start_script: StartScript) -> None:
-    with start_script("get_batch.py", "--max_iters=1000000") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("get_batch.py", "--max_iters=1000000")
     assert not sites.of("loader_training")
     assert lines(sites, "batch_without_loader") == [line_of("get_batch.py", "model(X, Y)")]
     assert sites.accumulation == 4
@@ -137,8 +133,7 @@ def test_batches_without_a_loader_and_accumulation(start_script: StartScript) ->
 
 
 def test_batches_that_one_step_adds_up_are_one_step(start_script: StartScript) -> None:
-    with start_script("accumulating.py") as process:
-        sites = sites_of(process, steps=8)  # of 160 samples in batches of 16: four, four and two batches
+    sites = start_script.watch("accumulating.py", steps=8)  # of 160 samples in batches of 16: four, four and two
     assert sites.accumulation == pytest.approx(10 / 3)
     (train,), (valid,) = sites.of("loader_training"), sites.of("loader_validation")
     assert (train.file, train.calls, valid.calls) == ("accumulating_data.py", (0,), (1,))
@@ -157,8 +152,7 @@ def test_batches_that_one_step_adds_up_are_one_step(start_script: StartScript) -
 
 
 def test_a_script_that_wanders_and_looks_before_it_trains(start_script: StartScript) -> None:
-    with start_script("wandering.py") as process:
-        sites = sites_of(process, steps=20)
+    sites = start_script.watch("wandering.py", steps=20)
     made = line_of("wandering.py", "train, valid =")
     (train,), (valid,) = sites.of("loader_training"), sites.of("loader_validation")
     assert (train.file, train.line, train.calls) == ("wandering.py", made, (0,))
@@ -175,8 +169,7 @@ def test_a_script_that_wanders_and_looks_before_it_trains(start_script: StartScr
 
 
 def test_a_closure_that_is_called_several_times_is_one_step(start_script: StartScript) -> None:
-    with start_script("closures.py") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("closures.py")
     assert [site.name for site in sites.of("optimizer")] == ["LBFGS"]
     assert sites.accumulation == 1
     assert sites.of("model")[0].function == "Fit.__init__"
@@ -243,8 +236,7 @@ def test_two_loaders_two_models_and_files_left_everywhere(start_script: StartScr
         (folder / "keep" / name).write_text(name)
     (folder / "log.txt").write_text("mine\n")
     before = tree_of(folder)
-    with start_script("untidy.py", "batch=4") as process:
-        sites = sites_of(process, steps=60)  # more than two rounds of its loops
+    sites = start_script.watch("untidy.py", "batch=4", steps=60)  # more than two rounds of its loops
     loaders = sites.of("loader_training")
     assert [site.line for site in loaders] == [
         line_of("untidy.py", "self.labelled ="),
@@ -274,8 +266,7 @@ def test_waits_for_a_device_in_each_step_are_advice() -> None:
 
 
 def test_garbage_that_is_collected_in_each_step_is_advice_with_its_share(start_script: StartScript) -> None:
-    with start_script("collects.py") as process:
-        sites = sites_of(process, steps=17, seconds=60.0)
+    sites = start_script.watch("collects.py", steps=17, seconds=60.0)
     (collected,) = [site for site in sites.of("forced") if site.call == "gc.collect"]
     assert collected.line == line_of("collects.py", "gc.collect()")
     assert collected.per_step == pytest.approx(1, abs=0.1)
@@ -287,8 +278,7 @@ def test_garbage_that_is_collected_in_each_step_is_advice_with_its_share(start_s
 
 
 def test_objects_of_the_users_own_classes_are_made_where_the_class_is_called(start_script: StartScript) -> None:
-    with start_script("classes.py", "100000") as process:
-        sites = sites_of(process)
+    sites = start_script.watch("classes.py", "100000")
     (loader,), (optimizer,), (model,) = sites.of("loader_training"), sites.of("optimizer"), sites.of("model")
     assert (loader.line, loader.call) == (line_of("classes.py", "self.unread, self.loader = "), "MovedLoader")
     assert (optimizer.line, optimizer.call) == (line_of("classes.py", "self.optimizer = Momentum("), "Momentum")

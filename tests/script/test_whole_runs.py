@@ -18,11 +18,11 @@ from tqdm import tqdm
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.protocol import ScriptSpec
-from autoopt.script.loops import planned_steps, steps_per_epoch
+from autoopt.script.loops import ends_by_result, planned_steps, steps_per_epoch
 from autoopt.script.session import Interruption, steps_between
 from autoopt.script.sites import advice_of
 from autoopt.script.whole_run import Command, WholeRun, run_time_sliced, saw_one_machine, whole_runs
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript
 
 HEAD = """\
 import torch
@@ -100,8 +100,7 @@ SAVES_IN_IT = """\
 
 def watched(start_script: StartScript, folder: Path, evaluation: str, fresh: bool = False) -> Sites:
     (folder / "evaluates.py").write_text(HEAD + evaluation)
-    with start_script("evaluates.py", fresh=fresh) as process:
-        return sites_of(process, steps=24)
+    return start_script.watch("evaluates.py", fresh=fresh, steps=24)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +157,7 @@ def test_the_place_of_an_evaluation_is_the_line_that_calls_the_whole_model(
     """It is in a loop, which can be edited; the line of the part is in the model's own class."""
     text = OF_A_PART.replace("loss = nn.functional.cross_entropy(model(x), y)", "loss = model.loss(x, y)")
     (folder / "evaluates.py").write_text(text + WITH_GRADIENTS)
-    with start_script("evaluates.py") as process:
-        run = sites_of(process, steps=24).run
+    run = start_script.watch("evaluates.py", steps=24).run
     assert run is not None
     last = run.evaluations[-1]
     assert last.gradients
@@ -174,8 +172,7 @@ RESUMED = HEAD.replace(
 def test_batches_that_a_resumed_run_reads_in_vain_are_counted(start_script: StartScript, folder: Path) -> None:
     for text, unused in ((RESUMED, 6), (HEAD, 0)):
         (folder / "evaluates.py").write_text(text + WITHOUT_GRADIENTS)
-        with start_script("evaluates.py", fresh=True) as process:
-            run = sites_of(process, steps=8).run
+        run = start_script.watch("evaluates.py", fresh=True, steps=8).run
         assert run is not None
         assert run.passed_over == unused
         assert (run.passed_over_seconds > 0) is bool(unused)
@@ -355,6 +352,28 @@ def test_a_counter_that_ends_the_loops_tells_their_steps(tmp_path: Path, lines: 
         exec(compile(lines, str(file), "exec"), {"train": train, "loader": loader, "most": 12, "stop": bool, **known})
     assert told == {planned}
     assert planned is None or trained[0] == planned  # what it does is the truth
+
+
+EPOCHS = "for epoch in range(3):\n    for batch in range(2):\n        step()\n"
+ENDS = {
+    "nothing ends it": (EPOCHS, False),
+    "a metric is at its target": (f"{EPOCHS}    if 0.9 >= target:\n        break\n", True),
+    "a loss falls below one": ("loss = 2.0\nwhile loss > target:\n    step()\n    loss -= 1.5\n", True),
+    "nothing has improved for long": (f"best = 0.0\n{EPOCHS}    if best + 0.1 < target:\n        break\n", True),
+    "a counter": ("number = 0\nwhile number < 3:\n    step()\n    number += 1\n", False),
+    "a counter within": (f"{EPOCHS}        if batch >= 1:\n            break\n", False),
+    "a switch": (f"dry = True\n{EPOCHS}    if dry:\n        break\n", False),
+    "a comparison that ends nothing": (f"{EPOCHS}    if 0.9 >= target:\n        best = epoch\n", False),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_loop_that_its_result_may_end_is_known_by_its_lines(tmp_path: Path, name: str) -> None:
+    text, ends = ENDS[name]
+    file, found = tmp_path / "train.py", list[bool]()
+    file.write_text(f"def main():\n    target = 0.5\n    {text.replace(chr(10), chr(10) + '    ')}\nmain()\n")
+    exec(compile(file.read_text(), str(file), "exec"), {"step": lambda: found.append(ends_by_result())})
+    assert set(found) == {ends}
 
 
 # Whole runs by turns: each comes to its end, and what fails or takes too long is distinguished.

@@ -107,15 +107,12 @@ def loader_like(theirs: DataLoader[Any], dataset: Any, own: Generators, **change
 def training_loader(workload: Any) -> tuple[DataLoader[Any], Generators]:
     """The loader that was measured, and the generators that every epoch seeds anew."""
     own: Generators = {}
-    if plan.own_loader:
-        dataset = workload.train_data.dataset
-        for change in plan.dataset:
-            dataset = change(dataset)
-        loader = loader_like(workload.train_data, dataset, own, batch_size=plan.batch_size, **plan.loader_options)
-        return loader, own
-    dataset = workload.train_data
+    dataset = workload.train_data.dataset if plan.own_loader else workload.train_data
     for change in plan.dataset:
         dataset = change(dataset)
+    if plan.own_loader:
+        loader = loader_like(workload.train_data, dataset, own, batch_size=plan.batch_size, **plan.loader_options)
+        return loader, own
     own["workers"] = torch.Generator()
     size = workload.batch_size if plan.batch_size is None else plan.batch_size
     if plan.map_style:

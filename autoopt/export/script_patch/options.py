@@ -13,11 +13,9 @@ import libcst as cst
 
 from autoopt.export.script_patch.editing import given
 from autoopt.export.script_patch.source import NoHonestEditError, Source
-from autoopt.storage.fingerprint import imported_files
+from autoopt.storage.fingerprint import LARGEST_NAMED, MOST_FILES, imported_files
 
 _CONFIGURES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-_MOST_FILES, _MOST_BYTES = 300, 200_000
-"""Files that are looked through, and the size of one: no user writes more."""
 _LEFT_OUT = frozenset(("autoopt-runs", "node_modules", "site-packages"))
 
 
@@ -81,7 +79,7 @@ class UserFiles:
         """Lines of YAML, JSON, TOML and INI files below the folder that give a key of this name one value."""
         given = re.compile(rf"""\s*(?:- +)?["']?{re.escape(name)}["']?\s*[:=]\s*([^#,\s][^#,]*?)\s*,?\s*(?:#.*)?""")
         found = []
-        for path in islice(_configurations(self._cwd), _MOST_FILES):
+        for path in islice(_configurations(self._cwd), MOST_FILES):
             try:
                 lines = path.read_text(encoding="utf-8").splitlines()
             except (OSError, ValueError):
@@ -105,7 +103,7 @@ def _configurations(folder: Path, depth: int = 0) -> Iterator[Path]:
         if path.is_dir():
             if depth < 4 and not (path / "pyvenv.cfg").exists():
                 yield from _configurations(path, depth + 1)
-        elif path.suffix in _CONFIGURES and path.stat().st_size <= _MOST_BYTES:
+        elif path.suffix in _CONFIGURES and path.stat().st_size <= LARGEST_NAMED:
             yield path
 
 
@@ -155,7 +153,6 @@ class ScriptOptions:
 
     command: Sequence[str]
     files: UserFiles
-    _others: Sequence[Source] | None = None
     _found: dict[tuple[str, str], list[Option]] = field(default_factory=dict)
 
     def of(self, source: Source, attribute: str) -> Option | None:
@@ -163,9 +160,8 @@ class ScriptOptions:
         here = self._in(source, attribute)
         if here:
             return here[0] if len(here) == 1 else None
-        if self._others is None:
-            self._others = self.files.with_text("add_argument")
-        others = [option for other in self._others if other is not source for option in self._in(other, attribute)]
+        files = (other for other in self.files.with_text("add_argument") if other is not source)
+        others = [option for other in files for option in self._in(other, attribute)]
         return others[0] if len(others) == 1 else None
 
     def within(self, source: Source, value: cst.BaseExpression) -> list[Option]:

@@ -83,22 +83,8 @@ class Placing:
         Raises:
             NoHonestEditError: there is no place for it where a user would write it.
         """
-        places: dict[str, Callable[[Edit], None]] = {
-            **dict.fromkeys(_CALLS, self._called_with),
-            "dataset": self._dataset,
-            "training_dataset": self._dataset,
-            "collate": self._collate,
-            "training_collate": self._collate,
-            "loader_made": self._loader_made,
-            "moves": self._moves,
-            "model": self._model,
-            "step": self._step,
-            "start": self._start,
-            "left_out": self._left_out,
-            "function": self._function,
-            "call": self._called,
-        }
-        places[edit.at](edit)
+        kind = "arguments" if edit.at in _CALLS else edit.at.removeprefix("training_")
+        getattr(self, f"_place_{kind}")(edit)
         if self._unclipped():
             raise NoHonestEditError("Lightning does not clip the gradients of a fused optimizer in mixed precision")
 
@@ -172,7 +158,7 @@ class Placing:
 
     # arguments of calls
 
-    def _called_with(self, edit: Edit) -> None:
+    def _place_arguments(self, edit: Edit) -> None:
         """Arguments of a call; where several lines make training loaders or optimizers, each gets them.
 
         A learning rate is that of a single optimizer.
@@ -327,7 +313,7 @@ class Placing:
         if text and text not in self.notes:
             self.notes.append(text)
 
-    def _dataset(self, edit: Edit) -> None:
+    def _place_dataset(self, edit: Edit) -> None:
         """Wraps what the training's loader is given as its dataset, and the validation's of the same class.
 
         ``training_dataset``: of the training alone, whose line must make no other loader. Without a line the class is
@@ -365,7 +351,7 @@ class Placing:
             self._wrap(edit, source, call, "dataset")
         self._arguments(Edit("evaluation", arguments=edit.arguments), site)
 
-    def _collate(self, edit: Edit) -> None:
+    def _place_collate(self, edit: Edit) -> None:
         """Wraps what makes batches of the training's samples, and of evaluations whose batches are made alike."""
         site = self.site("loader_training")
         self._batches(edit, site)
@@ -417,7 +403,7 @@ class Placing:
         self.edits(source.name).import_from(last_import(source), module, name)
         return name
 
-    def _moves(self, edit: Edit) -> None:
+    def _place_moves(self, edit: Edit) -> None:
         """Sets arguments where the loop over the training loader moves what it is given."""
         moved = False
         for place in self.site("loader_training").used:
@@ -436,14 +422,14 @@ class Placing:
 
     # lines
 
-    def _model(self, edit: Edit) -> None:
+    def _place_model(self, edit: Edit) -> None:
         """Lines below the one that gives a model its name; where several are trained, each gets them."""
         for site in self.sites_of("model"):
             source, spot, name, below = self._name_of(site)
-            torch_name = self._imported(source, edit.imports).get("torch", "torch")
-            self._lines(edit, source, spot, {"model": name, "torch": torch_name}, below=below)
+            names = self._imported(source, edit.imports)
+            self._lines(edit, source, spot, {**names, "model": name}, below=below)
 
-    def _loader_made(self, edit: Edit) -> None:
+    def _place_loader_made(self, edit: Edit) -> None:
         """Lines below the statement that gives the training's loader its name."""
         site = self.site("loader_training")
         source = self.edits(site.file).source
@@ -453,14 +439,16 @@ class Placing:
         self._makes_no(site, "loader_validation")
         self._lines(edit, source, named[0], {"loader": named[1]})
 
-    def _lines(self, edit: Edit, source: Source, spot: Spot, names: dict[str, str], *, below: bool = True) -> None:
+    def _lines(
+        self, edit: Edit, source: Source, spot: Spot, names: dict[str, str], *, below: bool = True, apart: bool = False
+    ) -> None:
         """The lines of an edit at a statement, with what stands for the names there."""
         for part in edit.parts:
             self.import_part(source, part)
         lines = edit.lines
         for name, text in names.items():
             lines = tuple(line.replace(f"{{{name}}}", text) for line in lines)
-        self.edits(source.name).insert(spot, lines, below=below)
+        self.edits(source.name).insert(spot, lines, below=below, apart=apart)
 
     def _name_of(self, site: Site) -> tuple[Source, Spot, str, bool]:
         """The statement at which a model has its name, that name, and whether it has it below the statement only.
@@ -487,28 +475,24 @@ class Placing:
         self.edits(source.name).replace(expression, name)
         return source, spot, name, False
 
-    def _step(self, edit: Edit) -> None:
+    def _place_step(self, edit: Edit) -> None:
         """Lines below the optimizer's step."""
         site = self.site("step")
         source = self.edits(site.file).source
-        names = self._imported(source, ("torch",))
-        self._lines(edit, source, source.spot(source.call(site, "step")), names)
+        spot = source.spot(source.call(site, "step"))
+        self._lines(edit, source, spot, self._imported(source, ("torch",)))
 
-    def _start(self, edit: Edit) -> None:
+    def _place_start(self, edit: Edit) -> None:
         step = self.sites.of("step") or self.sites.of("optimizer", "model")
         entry = entry_of(self.sites) or (step[0].file if step else None)
         if entry is None:
             raise NoHonestEditError("it is not known which file begins the script")
         source = self.edits(entry).source
         last = last_import(source)
-        names = self._imported(source, edit.imports, last)
-        for part in edit.parts:
-            self.import_part(source, part)
-        lines = [line.replace("{torch}", names.get("torch", "torch")) for line in edit.lines]
-        self.edits(entry).insert(last, lines, below=True, apart=True)
+        self._lines(edit, source, last, self._imported(source, edit.imports, last), apart=True)
         self.touched = self.touched or self._at(source, last)
 
-    def _left_out(self, edit: Edit) -> None:
+    def _place_left_out(self, edit: Edit) -> None:
         """Removes statements that consist of a call."""
         for site in self.sites.of("forced"):
             if f"{site.file}:{site.line} {site.call}" not in edit.lines:
@@ -523,7 +507,7 @@ class Placing:
         if self.touched is None:
             raise NoHonestEditError("the script was not seen to make these calls: " + ", ".join(edit.lines))
 
-    def _function(self, edit: Edit) -> None:
+    def _place_function(self, edit: Edit) -> None:
         """Puts edited statements of a function in the place of its own, with expressions that others have edited."""
         file, name = edit.lines
         source, edits = self.edits(file).source, self.edits(file)
@@ -544,7 +528,7 @@ class Placing:
             else:
                 edits.remove(spot)
 
-    def _called(self, edit: Edit) -> None:
+    def _place_call(self, edit: Edit) -> None:
         """Puts another expression in the place of a call."""
         file, line, name, text = edit.lines
         source = self.edits(file).source
@@ -565,7 +549,7 @@ class Placing:
 
     def _imported(self, source: Source, modules: tuple[str, ...], above: Spot | None = None) -> dict[str, str]:
         """Makes sure that a file imports these, where needed above one of its lines; what each is called there."""
-        names = {}
+        names = {"torch": "torch"}
         for module in modules:
             name = source.module_name(module, above)
             if name is None:

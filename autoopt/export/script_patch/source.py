@@ -11,6 +11,7 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
 
 from autoopt.records import Place, Site, Sites
+from autoopt.script.command import Script
 
 Suite = cst.Module | cst.IndentedBlock
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -296,17 +297,11 @@ def _descend(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 def entry_of(sites: Sites) -> str | None:
     """The script itself, or the module that ``-m`` names, as the sites name files; None where it is not there."""
-    words, cwd = sites.command, Path(sites.cwd)
-    if "-m" in words[:-1]:
-        base = Path(*words[words.index("-m") + 1].split("."))
-        found = [path for path in (base.parent / f"{base.name}.py", base / "__main__.py") if (cwd / path).is_file()]
-        if found:
-            return found[0].as_posix()
-    for word in words[1:]:
-        path = Path(word)
-        if word.endswith(".py") and (cwd / path).is_file():
-            return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
-    return None
+    cwd = Path(sites.cwd)
+    file, _, _ = Script("", sites.command).files(cwd)
+    if file is None:
+        return None
+    return (file.relative_to(cwd) if file.is_relative_to(cwd) else file).as_posix()
 
 
 def last_import(source: Source) -> Spot:

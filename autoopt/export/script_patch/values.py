@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from autoopt.export.script_patch.editing import given
-from autoopt.export.script_patch.options import ConfiguredLine, Option, ScriptOptions, is_parsed, of_machine
+from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, is_parsed, of_machine
 from autoopt.export.script_patch.source import NoHonestEditError, Source, from_imports, targets_of
 
 
@@ -21,14 +21,11 @@ def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | 
     """
     if isinstance(value, cst.Name):
         return _assigned(source, value)
-    if isinstance(value, cst.Attribute) and isinstance(value.value, cst.Name):
-        if value.value.value == "self":
-            return _own(source, value)
-        return _field(source, value)
-    if isinstance(value, cst.Attribute) and source.code(value.value) == "self.hparams":
+    owner = source.code(value.value) if isinstance(value, cst.Attribute) else ""
+    if isinstance(value, cst.Attribute) and owner == "self":
+        return _own(source, value)
+    if isinstance(value, cst.Attribute) and owner == "self.hparams":
         return _hyperparameter(source, value)
-    if isinstance(value, cst.Subscript) and isinstance(value.value, cst.Name):
-        return _entry(source, value)
     return None
 
 
@@ -89,28 +86,6 @@ def _own(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
     return found[0] if len(found) == 1 and not _changed_otherwise(source, asked) else None
 
 
-def _field(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
-    """The value that a class of the file gives a field of this name, where nothing else is seen to set it."""
-    name = value.attr.value
-    found = [
-        (part.value, owner)
-        for owner in source.all_of(cst.ClassDef)
-        for statement in owner.body.body
-        if isinstance(statement, cst.SimpleStatementLine)
-        for part in statement.body
-        if isinstance(part, (cst.Assign, cst.AnnAssign)) and name in map(source.code, targets_of(part))
-    ]
-    if len(found) != 1:
-        return None
-    kept, owner = found[0]
-    targets = (target for node in source.all_of(cst.Assign) for target in targets_of(node))
-    set_elsewhere = any(isinstance(each, cst.Attribute) and each.attr.value == name for each in targets)
-    made = [call for call in source.all_of(cst.Call) if source.called(call) == owner.name.value]
-    if set_elsewhere or any(call.args for call in made):
-        return None
-    return kept
-
-
 def _hyperparameter(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
     """A value under Lightning's ``self.hparams``: a parameter of the class, where its constructor saves them all."""
     function = source.scope(value)
@@ -127,30 +102,11 @@ def _hyperparameter(source: Source, value: cst.Attribute) -> cst.BaseExpression 
     return _handed_in(source, init, name)
 
 
-def _entry(source: Source, value: cst.Subscript) -> cst.BaseExpression | None:
-    """The entry of a dict that the file writes down once and does not change."""
-    assert isinstance(value.value, cst.Name)
-    name, asked = value.value.value, source.code(value)
-    kept = source.assignments(name, source.tree)
-    updated = any(source.code(call.func) == f"{name}.update" for call in source.all_of(cst.Call))
-    if len(kept) != 1 or source.values_of(asked) or updated or not isinstance(kept[0].value, cst.Dict):
-        return None
-    key = value.slice[0].slice
-    for element in kept[0].value.elements:
-        if isinstance(element, cst.DictElement) and isinstance(key, cst.Index) and element.key.deep_equals(key.value):
-            return element.value
-    return None
-
-
 _READ = ("loader", "add_argument")
 """Calls whose arguments of this name set nothing that is kept under it."""
 
-Setter = tuple[Source, cst.BaseExpression]
 
-
-def made_elsewhere(
-    source: Source, value: cst.BaseExpression, options: ScriptOptions, seen: object
-) -> Setter | ConfiguredLine:
+def made_elsewhere(source: Source, value: cst.BaseExpression, options: ScriptOptions, seen: object) -> Made:
     """The one literal in the user's files that is the value which was seen to arrive.
 
     Args:
@@ -171,18 +127,22 @@ def made_elsewhere(
         last = key.rpartition(".")[2].lstrip("-+~").replace("-", "_")
         if last == name and (word.startswith("-") or "=" in word):
             raise NoHonestEditError(f"the command gives {key}", by_command=True)
-    setters: list[Setter] = []  # lines of code that keep something under this name, but no other value than arrived
+    # lines of code that keep something under this name, but no other value than arrived
+    setters: list[tuple[Source, cst.BaseExpression]] = []
     for other in options.files.with_text(name):
         for node in _kept(other, name, constants_alone=isinstance(value, cst.Name)):
-            written = _literal((other, node))
+            written = other.code(node) if _is_plain(node) else None
             if (other is not source or node is not value) and (written is None or _is_seen(written, seen)):
                 setters.append((other, node))
     lines = [each for each in options.files.configured(name, options.command) if _is_seen(each.written, seen)]
-    changed = isinstance(value, cst.Subscript) and any(other is source for other, _ in setters)  # a dict, later on
-    if len(setters) == 1 and not lines and not changed and _literal(setters[0]) is not None:
-        return setters[0]
+    changed = False
+    if isinstance(value, cst.Subscript) and any(other is source for other, _ in setters):  # a dict, later on
+        held, called = source.code(value.value), (source.code(call.func) for call in source.all_of(cst.Call))
+        changed = len(source.assignments(held, source.tree)) != 1 or f"{held}.update" in called
+    if len(setters) == 1 and not lines and not changed and _is_plain(setters[0][1]):
+        return Made(*setters[0])
     if len(lines) == 1 and not setters and lines[0].named:
-        return lines[0]
+        return Made(source, value, configured=lines[0])
     raise NoHonestEditError(f"{source.name}:{line} takes it from {code}, which no one line was seen to set")
 
 
@@ -229,11 +189,6 @@ def _is_plain(value: cst.BaseExpression | None) -> bool:
         return isinstance(value.expression, (cst.Integer, cst.Float))
     named = isinstance(value, cst.Name) and value.value in ("True", "False", "None")
     return named or isinstance(value, (cst.Integer, cst.Float, cst.SimpleString))
-
-
-def _literal(setter: Setter) -> str | None:
-    source, node = setter
-    return source.code(node) if _is_plain(node) else None
 
 
 def _is_seen(written: str, seen: object) -> bool:
@@ -302,10 +257,7 @@ def made_at(
     if not found:
         if of_machine(source, value):
             return Made(source, value)
-        setter = made_elsewhere(source, value, options, seen)
-        if isinstance(setter, ConfiguredLine):
-            return Made(source, value, configured=setter, readers=(*on_the_way, value))
-        return Made(*setter, readers=(*on_the_way, value))
+        return replace(made_elsewhere(source, value, options, seen), readers=(*on_the_way, value))
     for option in found:
         option.not_given(options.command)
     words = " and ".join(dict.fromkeys(option.shown for option in found))
@@ -350,28 +302,13 @@ def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, 
     kept = given(option.call).get("default")
     if kept is None or not _is_plain(default := kept.value):
         return None
-    if seen is not UNSEEN and seen != _value(option, default, source.code(value)):
+    written = ast.literal_eval(option.source.code(default))
+    if seen is not UNSEEN and seen != written and str(seen) != str(written):  # argparse gives texts to a type
         where = f"{option.source.name}:{option.source.lines(option.call).start.line}"
         raise NoHonestEditError(f"{where} gives {option.shown} a default that is not what arrives: {seen!r} does")
     if seen is UNSEEN and option.source is not source:
         return None  # that the option decides was not seen, and the two files know nothing of one another
     return Made(option.source, default)
-
-
-def _value(option: Option, default: cst.BaseExpression, asked: str) -> object:
-    """A plain default as the argument gets it: argparse gives texts to the option's type."""
-    value: object = ast.literal_eval(option.source.code(default))
-    if isinstance(value, str):
-        kind = next(
-            (option.source.code(a.value) for a in option.call.args if a.keyword and a.keyword.value == "type"), ""
-        )
-        for name, made in (("int", int), ("float", float)):
-            if kind == name or asked.startswith(f"{name}("):
-                try:
-                    return made(value)
-                except ValueError:
-                    return value
-    return value
 
 
 def keys_of(source: Source, mapping: cst.BaseExpression) -> set[str] | None:
