@@ -26,7 +26,6 @@ from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
 from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, skip
-from autoopt.search.combined import screen_combined
 from autoopt.search.confirmation import confirm, seconds_of_trainings, takes_trainings
 from autoopt.search.confirmations import Confirmations, Costs
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
@@ -44,7 +43,7 @@ from autoopt.search.planner import (
     predict,
     predicted_gain,
 )
-from autoopt.search.promised import together
+from autoopt.search.promised import screen_combined, together
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState

@@ -9,8 +9,8 @@ import pytest
 from autoopt.options import make_options
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
+from autoopt.running.profile import profile
 from autoopt.search.planner import Choice
-from autoopt.search.profile import profile
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from tests.distributed.conftest import HERE

@@ -11,8 +11,8 @@ from autoopt.errors import TrialFailed
 from autoopt.events import Event, FirstSteps, Opportunities
 from autoopt.options import make_options
 from autoopt.records import Plan
+from autoopt.running.profile import profile
 from autoopt.search.planner import Choice
-from autoopt.search.profile import profile
 from autoopt.simplify.stage_profile import StageProfile, profile_stages
 from autoopt.trial.parent import Launcher
 from tests.script.conftest import StartScript, runner_of

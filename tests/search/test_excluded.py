@@ -11,8 +11,8 @@ from autoopt.options import Options
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.search.baseline import benchmark, described
-from autoopt.search.combined import combined
 from autoopt.search.planner import Choice, build_queue, candidate_plan
+from autoopt.search.promised import combined
 from autoopt.testing.fakes import NoiseModel
 from autoopt.testing.strategies import sample_case
 from simulated import World, product, strategy
