@@ -99,8 +99,7 @@ class WholeRunConfirmation:
         believed = self._divided(tuple(beliefs.of([member])[0] for member in candidate.members))
         self.gain = self._run.gain(*believed) if self._run is not None else sum(believed)
         error = predicted.log_sd if predicted is not None else 0.0
-        self._share = max(self._run.shares(*believed)) if self._run is not None else 1.0
-        self._hoped = self.gain + hope * error * self._share
+        self._hoped = self.gain + hope * error * (max(self._run.shares(*believed)) if self._run is not None else 1.0)
         self._found: list[TrainedPair] = []
 
     @property
@@ -131,15 +130,16 @@ class WholeRunConfirmation:
 
     @property
     def _predicted(self) -> Estimate | None:
-        """The speedup of the whole run, which is what is measured, with what predictions of steps usually err; of a run
-        whose parts are not known, that of steps.
+        """The speedup of the whole run, which is what is measured, with what predictions usually err; of a run whose
+        parts are not known, that of steps.
         """
         of_steps = self.candidate.predicted
         if of_steps is None or self._run is None:
             return of_steps
-        error = self._share * self.state.beliefs.of(self.candidate.members)[1]
-        low, value, high = (exp(self.gain + ends * error) for ends in (-Z, 0.0, Z))
-        return of_steps.model_copy(update={"value": value, "low": low, "high": high})
+        of_run = of_steps.model_copy(update={"value": exp(self.gain)})
+        error = self.state.beliefs.prior(self.candidate.change.strategy, of_run)[1]
+        low, high = (exp(self.gain + ends * error) for ends in (-Z, Z))
+        return of_run.model_copy(update={"low": low, "high": high})
 
     def _divided(self, gains: tuple[float, ...]) -> tuple[float, float]:
         """Log gains of the candidate's changes in sum: of those of the steps, and of those of evaluations alone."""

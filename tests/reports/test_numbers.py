@@ -272,6 +272,9 @@ def test_names_are_cleaned_and_shortened() -> None:
     assert setting_text({"a": True, "b": "x", "c": [1, None]}) == "a=true, b=x, c=[1, null]"
     paths = {"convolutions": {"paths": ["features.convolution.0", "features.convolution.1"]}, "rows": 3}
     assert setting_text(paths) == "convolutions=2 items, rows=3"
+    lines = [{"file": "train.py", "line": line, "name": "open"} for line in (60, 71)]
+    assert setting_text({"calls": lines[:1]}) == "calls=train.py:60"
+    assert setting_text({"calls": lines}) == "calls=train.py:60 and 1 more"
     place = {"no_grad": {"file": "main.py", "function": "evaluate", "line": 159}}
     assert change_name("validation_loader", place).text == "validation_loader no_grad=main.py:159"
     both = change_name("workers", {"n": 2}, (r.Change(strategy="threads", setting={"compute": 1}),))

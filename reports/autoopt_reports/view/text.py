@@ -139,8 +139,10 @@ def setting_text(setting: Mapping[str, Any]) -> str:
 def _value_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, Mapping) and {"file", "line"} <= value.keys():  # a place in the user's source
-        return f"{value['file']}:{value['line']}"
+    places = value if isinstance(value, list | tuple) else [value]
+    if places and all(isinstance(one, Mapping) and {"file", "line"} <= one.keys() for one in places):
+        first = f"{places[0]['file']}:{places[0]['line']}"  # a place in the user's source
+        return first if len(places) == 1 else f"{first} and {len(places) - 1} more"
     whole = json.dumps(value, ensure_ascii=False, default=str)
     if len(whole) <= _LONG_VALUE or not isinstance(value, Mapping | list | tuple):
         return whole
