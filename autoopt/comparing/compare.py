@@ -284,7 +284,7 @@ class Comparing:
         return rule.model_copy(update={"min_gain": -self.requirement.margin, "alpha_reject": 0.05})
 
     def tampered(self) -> str:
-        """What was changed while both were compared, so that no speed is believed; empty where nothing was."""
+        """A change that was made during the comparison, whose speed then does not count; empty where none was."""
         files = (changed_sources(name, self.sources[name], each.sources) for name, each in self.sides.items())
         return next(filter(None, [*files, self.pairs.tampered, self.judge.evaluating.tampered]), "")
 

@@ -40,6 +40,10 @@ from autoopt.simplify.stage_profile import (
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
 
+NOTHING = Plan()
+SECONDS = 20.0
+"""For the stages' measurements, at most."""
+
 
 def profile_run(
     workload: Build | Script,
@@ -94,7 +98,6 @@ def profile_run(
         more = [*([f"--with {','.join(tools)}"] if tools else []), *(["--watch"] if watch else [])]
         document = found.model_copy(
             update={
-                "autoopt_version": autoopt.__version__,
                 "created": now(),
                 "workload": found.workload.model_copy(update={"spec": workload.spec}),
                 "round": near(found.round, Path.cwd()),
@@ -129,11 +132,6 @@ def placed_prediction(prediction: Prediction, found: Profile, registry: Registry
     device = found.environment.device.partition(":")[0]
     (change,) = placed(found.sites, plan, registry, device).patch.changes
     return prediction.model_copy(update={"how": change.how, "file": change.file, "line": change.line})
-
-
-NOTHING = Plan()
-SECONDS = 20.0
-UNSET = "not set"
 
 
 def profile(
@@ -180,8 +178,8 @@ def profile(
     text = f"{disturbed}: read its figures as a busy machine's, and profile again on a quiet one"
     predictions = _predictions(runner, options, choice, description, seen, pipeline, plan)
     return Profile(
-        autoopt_version=UNSET,
-        created=UNSET,
+        autoopt_version=autoopt.__version__,
+        created=now(),
         seconds=time.monotonic() - began,
         workload=WorkloadSummary.model_validate(description.facts.model_dump()),
         environment=description.environment,

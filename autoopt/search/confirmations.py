@@ -49,10 +49,10 @@ class Costs:
 
     def confirmation(self, *members: Screened) -> float:
         """The same with the probes that their quality takes; losses may stand in for those of exact changes."""
-        incumbent, gate = self.state.incumbent, self.context.gate
-        rounding = [m.candidate.plan for m in members if gate.risk_over(m.candidate.plan, incumbent) is not Risk.EXACT]
-        probes = (self.context.probes_due(plan, incumbent) for plan in rounding)
-        return self.pairs(*members) + max(probes, default=0.0)
+        incumbent, risk = self.state.incumbent, self.context.gate.risk_over
+        plans = (m.candidate.plan for m in members)
+        due = (self.context.probes_due(p, incumbent) for p in plans if risk(p, incumbent) is not Risk.EXACT)
+        return self.pairs(*members) + max(due, default=0.0)
 
     def whole_runs(self) -> float:
         """Seconds of the least confirmation by whole runs, its probes and what then verifies it included.
