@@ -85,18 +85,22 @@ class Costs:
             return max(usual, allocation.last_deadline(speedup))
         return usual
 
-    def latest(self, found: Iterable[Screened]) -> float:
+    def latest(self, found: Iterable[Screened], counts: bool = False) -> float:
         """Deadline of the screening on the run's clock: the best of the clear gains is still to be confirmed.
 
         That is the most that goes together: where that was not screened, its screening comes first. Where nothing
         stands out, what may yet do so has the time of a short comparison and its probes.
+
+        Args:
+            counts: whether the pair of the next screening is one of its confirmation.
         """
         plain = [screened for screened in found if screened.plain]
         stacks = sorted((s for s in plain if s.candidate.combined), key=lambda s: s.gain)
         members = stacks[-1:] or alone_or_together(plain)
         if not members:
             probes = self.context.probes_due(None, self.state.incumbent)
-            return self.deadline() - self.context.allocation.comparison - probes
+            pairs = FEWEST_PAIRS - counts
+            return self.deadline() - pairs * self.context.allocation.pair - probes
         together = self.context.allocation.screening if len(members) > 1 else 0.0
         return self.deadline(exp(sum(member.gain for member in members))) - together - self.confirmation(*members)
 

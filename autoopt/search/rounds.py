@@ -241,7 +241,7 @@ class Rounds:
         candidate = self._confirmations.whole_of(candidate)
         if not self.state.first_time(candidate.changes):
             return False
-        screened = screening.screen(candidate, unselected=True)
+        screened = screening.screen(candidate)
         if screened is not None and screened.trial.verdict is Verdict.QUALITY_LOST:
             self._confirmations.less_doubtful(screened, screening, [], screened.trial.quality)
         names = {change.strategy for change in candidate.changes}

@@ -45,7 +45,8 @@ class Screening:
     Args:
         context, state: of the run.
         case: what strategies get.
-        latest: until when may be screened more, by what was found so far; on the run's clock.
+        latest: until when may be screened more, by what was found so far and by whether the pair of the next screening
+            counts for its confirmation; on the run's clock.
         confirming: seconds that the confirmation of what was found takes.
 
     Attributes:
@@ -57,7 +58,7 @@ class Screening:
         context: RunContext,
         state: SearchState,
         case: Case,
-        latest: Callable[[Sequence[Screened]], float],
+        latest: Callable[[Sequence[Screened], bool], float],
         confirming: Callable[[Screened], float],
     ) -> None:
         self.context, self.state, self.case = context, state, case
@@ -66,6 +67,7 @@ class Screening:
         self.found: list[Screened] = []
         self._spent: list[float] = []
         self._latest_error = 0.0
+        self._unselected = True  # predictions chose what is screened first, and no figure
         self._fresh()
 
     def _fresh(self, screenings: int = 1) -> None:
@@ -93,7 +95,7 @@ class Screening:
     @property
     def deadline(self) -> float:
         """Of the next look, on the run's clock."""
-        return self._latest(self.found)
+        return self._latest(self.found, self._unselected)
 
     @property
     def each(self) -> float:
@@ -190,12 +192,8 @@ class Screening:
         waiting[:] = [proposal for proposal in waiting if proposal.strategy.name not in talks]
         return list(talks.values())
 
-    def screen(self, candidate: Candidate, remaining: int = 0, *, unselected: bool = False) -> Screened | None:
-        """One screening. None where the candidate failed or is plainly no gain, which its trial says.
-
-        Args:
-            unselected: see :class:`Screened`.
-        """
+    def screen(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
+        """One screening. None where the candidate failed or is plainly no gain, which its trial says."""
         context, state = self.context, self.state
         opened = OpenTrial(context, state, candidate, "screening", remaining=remaining)
         self._switched.visit([candidate.plan], self.deadline)
@@ -211,7 +209,7 @@ class Screening:
         self._latest_error = self._error(seen)
         state.beliefs.saw(candidate.members, gain, self._latest_error)
         mean, error = state.beliefs.of(candidate.members)
-        counts = unselected and seen.mode == INTERLEAVED
+        counts, self._unselected = self._unselected and seen.mode == INTERLEAVED, False
         screened = Screened(candidate, trial, mean, error, unselected=seen if counts else None)
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)
