@@ -181,9 +181,11 @@ class Confirmations:
         for each in self.suspects.all:
             self._put_aside(each, waiting, screening)
         while waiting and not self.context.stopping():
-            screened = waiting.pop(0)  # with what brings too little to be confirmed alone
+            screened = waiting.pop(0)
             small = [one for one in small_gains(screened, self._found, self._skipped) if not self.suspects.of(one[0])]
-            screened = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
+            joined = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
+            if self._costs.confirmation(joined) <= self._left_for(joined):
+                screened = joined  # with what brings too little to be confirmed alone
             if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
                 continue
