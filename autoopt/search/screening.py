@@ -8,6 +8,7 @@ processes while a gain can still be confirmed (successive halving: Jamieson and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import inf, log, log1p
 from statistics import fmean
 
@@ -210,6 +211,8 @@ class Screening:
         state.beliefs.saw(candidate.members, gain, self._latest_error)
         mean, error = state.beliefs.of(candidate.members)
         counts, self._unselected = self._unselected and seen.mode == INTERLEAVED, False
+        if not counts:  # where others were seen, figures select
+            self.found = [replace(one, unselected=None) for one in self.found]
         screened = Screened(candidate, trial, mean, error, unselected=seen if counts else None)
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)

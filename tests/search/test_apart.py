@@ -10,7 +10,7 @@ import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
-from autoopt.records import Change, Decided, JsonDict, Plan, Verdict
+from autoopt.records import Change, Decided, Estimate, EstimateKind, JsonDict, Plan, Verdict
 from autoopt.search.ablate import ablate, alone, take_apart
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
@@ -237,7 +237,9 @@ def told(world: World) -> dict[str, Decided]:
 
 def test_a_part_of_a_stack_is_decided_by_leaving_it_out_from_what_it_was_then(tmp_path: Path) -> None:
     names = ("one", "other")
-    world = World(tmp_path, *map(strategy, names), speed=product(dict.fromkeys(names, 1.4)), budget=600.0)
+    promise = Estimate(value=1.4, low=1.3, high=1.5, n=1, kind=EstimateKind.TRIED)
+    made = (strategy(name, predict=lambda self, case, setting: promise) for name in names)
+    world = World(tmp_path, *made, speed=product(dict.fromkeys(names, 1.4)), budget=600.0)
     state = world.go().state
     assert {trial.strategy for trial in state.trials if trial.verdict is Verdict.KEPT} != set(names)
     assert all("with and without it" in row.by for row in decided(state) if row.strategy in names)

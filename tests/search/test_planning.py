@@ -134,6 +134,16 @@ def test_all_that_predictions_promise_has_the_first_look(tmp_path: Path) -> None
     assert len(confirmed.pairs) == 2
 
 
+def test_what_is_screened_before_all_else_is_confirmed_from_its_screening_on(tmp_path: Path) -> None:
+    """No figure selected it: a large gain is confirmed before anything is screened next to it."""
+    speeds = {"one": 2.0, "none": 1.0}
+    noise = NoiseModel("normal", process_sd=0.01)
+    outcome = World(tmp_path, *map(strategy, speeds), speed=product(speeds), noise=noise, budget=100.0).go()
+    (kept,) = (trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT)
+    assert kept.strategy == "one"
+    assert outcome.state.comparisons[kept.id].pairs[0] == outcome.state.screenings[0].pairs[0]
+
+
 def test_what_figures_select_is_confirmed_by_pairs_of_processes_that_did_not(tmp_path: Path) -> None:
     speeds = {"one": 1.3, "none": 1.0, "slow": 0.8}
     noise = NoiseModel("normal", process_sd=0.01)
