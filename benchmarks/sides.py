@@ -68,7 +68,6 @@ def warm_up(side: Side, max_seconds: float) -> Startup:
         setup_seconds=0.0,
         warmup_seconds=time.perf_counter() - began,
         warmup_steps=len(times) - 1,
-        steady=True,
         fixed_seconds=0.0,
     )
 

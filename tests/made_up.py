@@ -35,9 +35,7 @@ def losses(seed: int = 0, steps: int = STEPS, slow: float = 1.0, jitter: float =
 
 
 def side(path: tuple[float | None, ...], rate: float = 1000.0, samples: float = 10.0, fixed: float = 1.0) -> Side:
-    startup = Startup(
-        build_seconds=0, setup_seconds=0, warmup_seconds=1, warmup_steps=5, steady=True, fixed_seconds=fixed
-    )
+    startup = Startup(build_seconds=0, setup_seconds=0, warmup_seconds=1, warmup_steps=5, fixed_seconds=fixed)
     return Side(
         samples_per_second=rate,
         samples_per_step=samples,

@@ -133,7 +133,6 @@ def warm_up(live: TrialContext, max_seconds: float, most_steps: int | None = Non
         setup_seconds=live.setup_seconds,
         warmup_seconds=sum(times),
         warmup_steps=len(times),
-        steady=steady is not None,
         fixed_seconds=live.build_seconds + live.setup_seconds + warmup_excess(times, level),
         losses=tuple(losses),
         compiler=trouble() if live.setup.compile is not None else None,

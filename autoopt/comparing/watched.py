@@ -191,7 +191,7 @@ class WatchedArm(TrialArm):
         start = max(self._clock() - self._began - steady, 0.0)
         return Startup(
             build_seconds=start, setup_seconds=0.0, warmup_seconds=steady, warmup_steps=self.position,
-            fixed_seconds=start, steady=reported.steady, cycle=reported.cycle, compiler=reported.compiler,
+            fixed_seconds=start, cycle=reported.cycle, compiler=reported.compiler,
             first_step=reported.first_step, losses=reported.losses,
         )  # fmt: skip
 

@@ -78,7 +78,7 @@ class ServingArm(TrialArm):
         self._step_seconds = seconds / max(steps, 1)
         return Startup(
             build_seconds=start.load_seconds, setup_seconds=start.first_seconds, warmup_seconds=seconds,
-            warmup_steps=steps, steady=True, fixed_seconds=start.load_seconds + start.first_seconds,
+            warmup_steps=steps, fixed_seconds=start.load_seconds + start.first_seconds,
         )  # fmt: skip
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:

@@ -62,7 +62,6 @@ class Startup(Record):
     setup_seconds: float
     warmup_seconds: float
     warmup_steps: int
-    steady: bool
     fixed_seconds: float
     losses: tuple[float | None, ...] = ()
     first_step: int = 0

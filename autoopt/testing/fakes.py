@@ -280,7 +280,6 @@ class FakeArm:
             setup_seconds=0.0,
             warmup_seconds=block.seconds,
             warmup_steps=block.steps,
-            steady=True,
             fixed_seconds=self.behaviour.startup_seconds,
             losses=block.losses,
             cycle=cycle_of(block.step_seconds, workers, block.stage_seconds.get("data", 0.0) / block.seconds),

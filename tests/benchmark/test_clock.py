@@ -415,7 +415,7 @@ def test_a_late_search_is_charged_to_its_process_as_fixed() -> None:
     tally = SideStatistics(Plan())
     start: dict[str, Any] = {"build_seconds": 1, "setup_seconds": 1, "warmup_seconds": 1, "warmup_steps": 1}
     for number in range(2):
-        tally.started(Startup(**start, steady=True, fixed_seconds=2.0 + number))
+        tally.started(Startup(**start, fixed_seconds=2.0 + number))
         tally.ran(block())
         tally.ran(block(late=5.0 * number))
     assert tally.side().fixed_seconds == (2.0, 8.0)

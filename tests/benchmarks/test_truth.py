@@ -157,7 +157,7 @@ def documents() -> dict[str, Any]:
     case = sample_case()
     profile = StageProfile(
         plan=Plan(),
-        startup={"build_seconds": 0, "setup_seconds": 0, "warmup_seconds": 0, "warmup_steps": 0, "steady": True,
+        startup={"build_seconds": 0, "setup_seconds": 0, "warmup_seconds": 0, "warmup_steps": 0,
                  "fixed_seconds": 0},
         block=block(),
         timings=timings().model_dump(),

@@ -253,7 +253,6 @@ class Short:
             "setup_seconds": 0.0,
             "warmup_seconds": 1.0,
             "fixed_seconds": 0.0,
-            "steady": True,
         }
         return {**started, "warmup_steps": self._warm} if task == WARM_UP else block
 

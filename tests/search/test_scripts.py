@@ -147,9 +147,7 @@ def test_a_baseline_that_fails_in_them_has_failed(monkeypatch: pytest.MonkeyPatc
 
 # An arm of a script that comes to its end: it is run again, and warmed up no longer than leaves steps to measure.
 
-STARTUP = Startup(
-    build_seconds=0, setup_seconds=0, warmup_seconds=1, warmup_steps=5, steady=True, fixed_seconds=1.0
-).model_dump()
+STARTUP = Startup(build_seconds=0, setup_seconds=0, warmup_seconds=1, warmup_steps=5, fixed_seconds=1.0).model_dump()
 
 
 class Short:

@@ -20,9 +20,7 @@ from autoopt.simplify.stage_profile import (
 )
 
 BLOCK = {"steps": 10, "samples": 80, "seconds": 1.0, "step_seconds": [0.1] * 10}
-STARTUP = Startup(
-    build_seconds=0.1, setup_seconds=0.1, warmup_seconds=0.1, warmup_steps=1, steady=True, fixed_seconds=0.3
-)
+STARTUP = Startup(build_seconds=0.1, setup_seconds=0.1, warmup_seconds=0.1, warmup_steps=1, fixed_seconds=0.3)
 
 
 class FakeTrials:
