@@ -187,7 +187,8 @@ def model_facts(model: nn.Module) -> ModelFacts:
     unique = {id(p): p for p in model.parameters()}.values()
     known = [p for p in unique if not isinstance(p, nn.parameter.UninitializedParameter)]
     modules = Counter(type(module).__name__ for module in model.modules())
-    file, line = place_of(type(model).forward if type(model).__module__.partition(".")[0] != "torch" else None)
+    forward = type(model).forward  # of several models that one script trains: none; of a subclass of torch's: torch's
+    file, line = place_of(forward if forward.__module__.partition(".")[0] != "torch" else None)
     kinds = [type(module) for module in model.modules()]
     return ModelFacts(
         type=type(model).__name__,

@@ -17,7 +17,7 @@ from autoopt.workload import Target
 _NUMBER = r"\s*[:=]?\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 _SMALLER = re.compile(
     r"loss|err|perplexity|ppl|bpc|mse|mae|mape|nll|cross.?entropy|distance|divergence"
-    r"|(?<![a-z])(wer|cer|fid|mean rank)(?![a-z])",
+    r"|(?<![a-z])(wer|cer|eer|fid|kid|fd|ade|fde|crps|brier|chamfer|mean rank)(?![a-z])",
     re.I,
 )
 _LARGER = re.compile(

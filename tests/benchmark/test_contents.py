@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from autoopt.benchmark.contents import samples_of, shape_of, tensors, unreached
-from autoopt.benchmark.facts import size_of
+from autoopt.benchmark.facts import model_facts, size_of
 from autoopt.benchmark.fingerprint import SampleDigest, digest, equal, sample_keys, step_digest, unhashed
 from autoopt.benchmark.transfer import mover
 
@@ -251,3 +251,18 @@ def test_the_first_ids_of_rows_are_the_same_in_batches_of_any_size(size: int) ->
     other = SampleDigest(8, 8)
     other.update(ids)
     assert found.hexdigest() != other.hexdigest()
+
+
+class Own(nn.Module):
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch
+
+
+class Chain(nn.Sequential):
+    """Its forward is torch's."""
+
+
+@pytest.mark.parametrize(("model", "here"), [(Own(), True), (Chain(Own()), False), (nn.Module(), False)])
+def test_a_model_stands_where_its_own_lines_compute(model: nn.Module, here: bool) -> None:
+    """Several models of one script are parts of a module that computes nothing: advice named a file of torch."""
+    assert model_facts(model).file == (__file__ if here else None)

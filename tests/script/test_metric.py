@@ -137,6 +137,7 @@ def told(*texts: str, each: int = 1) -> list[Printed]:
             53.0,
         ),
         (["mAP@0.5 = 0.31", "mAP@0.5 = 0.42"], "mAP@0.5", "max", 0.42),
+        (["epoch 0 val fd 32.2", "epoch 1 val fd 28.1"], "val fd", "min", 28.1),
         (["epoch 0 loss 0.6133 val acc 0.9500 3.2s"], "val acc", "max", 0.95),  # one: its words name held-out data
     ],
 )
