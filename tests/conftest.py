@@ -56,6 +56,15 @@ def their_warnings() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _products_are_as_precise_as_ever() -> Iterator[None]:
+    """Strategies and trials set the precision of a process; what comes after in this one is compared bit by bit."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.fixture(autouse=True)
 def _images_open_as_ever() -> Iterator[None]:
     """Strategies wrap ``PIL.Image.open`` for good in their process; here tests that run strategies share one."""
     image = sys.modules.get("PIL.Image")

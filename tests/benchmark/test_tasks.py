@@ -125,7 +125,7 @@ def test_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert startup.warmup_steps == len(startup.losses) > 8
     assert startup.fixed_seconds >= startup.build_seconds + startup.setup_seconds
     short = Startup.model_validate(tasks.warm_up(live(monkeypatch), max_seconds=0.0))
-    assert not short.steady
+    assert short.warmup_steps == len(short.losses) < startup.warmup_steps
 
 
 def test_training_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_a_short_script_is_warmed_up_for_half_as_long_as_it_lasts(lasts: float, 
     clock = [0.0]
     arm, launched = arm_of(lambda: Short(clock, lasts), timer=lambda: clock[0])
     if lasts:
-        assert arm.warm_up(30.0).steady
+        assert arm.warm_up(30.0) == Startup.model_validate(STARTUP)
     else:
         with pytest.raises(TrialFailed, match="give it more to train"):
             arm.warm_up(30.0)
