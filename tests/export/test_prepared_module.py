@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from autoopt.errors import UsageError
 from autoopt.export.applying import apply_diff, patched_texts
 from autoopt.export.script_patch import Placed, placed
 from autoopt.records import Change, Plan, Sites
+from autoopt.strategy import Risk
 from scripted import REGISTRY, changed_lines, sites_in
 
 SCRIPT = '''\
@@ -323,7 +325,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
 def test_the_patched_script_trains_as_the_untouched_one_does(name: str, trained: dict[str, tuple[str, str]]) -> None:
     before, after = trained[name]
     assert before.count("\n") == 19
-    assert after == before
+    if any(REGISTRY[change.strategy].risk is Risk.NUMERIC for change in TABLE[name].plan):  # sums of another order
+        number = r"\d+\.\d+"
+        assert re.sub(number, "", after) == re.sub(number, "", before)
+        assert list(map(float, re.findall(number, after))) == pytest.approx(
+            list(map(float, re.findall(number, before))), rel=1e-6
+        )
+    else:
+        assert after == before
 
 
 @pytest.mark.parametrize("name", TABLE)
