@@ -59,6 +59,7 @@ def confirm(
         purpose=f"trial {number}",
         progress_id=number,
         earlier=earlier,
+        price=context.gate.price(candidate.plan, state.incumbent),
     )
     comparison = state.with_fixed_costs(comparison)
     reported = _shown_by_probes(context, state, candidate) and not _pays_once(context, state, comparison)

@@ -78,10 +78,15 @@ class RunContext:
         more_seconds: float = 0.0,
         until_error: float | None = None,
         alpha_accept: float | None = None,
+        price: float = 1.0,
     ) -> Rule:
-        """When a comparison that may take so long ends."""
+        """When a comparison that may take so long ends.
+
+        Args:
+            price: the factor on the steps that the candidate's rounding costs, which its speed has to outweigh.
+        """
         return Rule(
-            min_gain=self.min_gain,
+            min_gain=price * (1 + self.min_gain) - 1,
             max_seconds=max(seconds, 1.0),
             max_pairs=MOST_PAIRS,
             more_seconds=more_seconds,
@@ -171,17 +176,21 @@ class RunContext:
         progress_id: int | None = None,
         start: Start | None = None,
         earlier: Sequence[PairOfProcesses] = (),
+        price: float = 1.0,
     ) -> Comparison:
         """A durable comparison: measured once, read back from the journal by a resumed run.
 
         Args:
+            price: see :meth:`rule`.
             start: how the two sides are started, where the plan alone does not say it.
             earlier: pairs of processes from which it goes on.
         """
 
         def measure() -> Comparison:
             share = alpha_of(len(state.comparisons), state.kept) if kind == "trial" else None
-            rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error, alpha_accept=share)
+            rule = self.rule(
+                seconds, more_seconds=more_seconds, until_error=until_error, alpha_accept=share, price=price
+            )
             made = len(state.comparisons) + len(state.ablations)
             return compare(
                 start or self.runner.start,
