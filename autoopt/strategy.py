@@ -181,14 +181,7 @@ class PipelineView(Protocol):
         """Seconds of a steady step with some stages' seconds replaced, and another number of workers
         or compute threads. Cores are shared: workers and compute threads compete for them."""
 
-    def gain(
-        self,
-        seconds: Mapping[str, float] | None = None,
-        *,
-        workers: int | None = None,
-        threads: int | None = None,
-        prefetch: int | None = None,
-    ) -> Estimate:
+    def gain(self, seconds: Mapping[str, float] | None = None, **options: int | None) -> Estimate:
         """The predicted speedup of the same replacement; the interval carries the simulation's own error."""
 
     def after(self, seconds: Mapping[str, float] | None = None, **options: int | None) -> PipelineView:

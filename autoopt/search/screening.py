@@ -155,11 +155,8 @@ class Screening:
             return None
         rate = best.gain / (self.context.now() - self._began + self._confirming(best))
         better = (each for each in waiting if self._worth(each, best) / self._seconds(each) >= rate)
-        return None if any(map(self._in_source, better)) else best
-
-    def _in_source(self, proposal: Proposal) -> bool:
-        """Whether a script's patch could say it: the headline holds nothing else."""
-        return self.context.runner.in_source(Plan(changes=(proposal.change,)))
+        in_source = self.context.runner.in_source  # what no patch of a script says is not in its headline
+        return None if any(in_source(Plan(changes=(each.change,))) for each in better) else best
 
     def _worth(self, proposal: Proposal, best: Screened) -> float:
         """The log gain to be expected of a screening, next to the best; of a rival, beyond what it would replace."""

@@ -339,29 +339,23 @@ class Pipeline:
         now = period(self._demand(as_seen, None, None, None)) * known.accumulation
         return min(_FURTHEST, max(1 / _FURTHEST, (nearest.seconds / then) / (step / now)))
 
-    def gain(
-        self,
-        seconds: Mapping[str, float] | None = None,
-        *,
-        workers: int | None = None,
-        threads: int | None = None,
-        prefetch: int | None = None,
-    ) -> Estimate:
-        """The predicted speedup of the same replacement, against the present simulated alike.
+    def gain(self, seconds: Mapping[str, float] | None = None, **options: int | None) -> Estimate:
+        """The predicted speedup of the same replacement (:meth:`simulate`), against the present simulated alike.
 
         The interval is as wide as the simulation is off the measured step, and where a step was tried as its repeats
         scatter. It is the speedup of steps, and where only what comes between them is replaced, of both.
         """
         changed = seconds or {}
         now = self.simulate()
-        then = self.simulate(seconds, workers=workers, threads=threads, prefetch=prefetch)
+        then = self.simulate(seconds, **options)
         if changed and all(name in BETWEEN for name in changed):
             now += self._interruptions({})
             then += self._interruptions(changed)
         value = now / then
         off = abs(self._round.simulation_error) if self._round.simulation_error is not None else ONE_DRAW
         off = max(off, 0.01) * (abs(value - 1.0) / max(value, 1.0)) ** 0.5 if value != 1.0 else 0.0
-        tried = None if changed or prefetch or self._changed or self._options else self._tried(workers, threads)
+        new = changed or options.get("prefetch") or self._changed or self._options
+        tried = None if new else self._tried(options.get("workers"), options.get("threads"))
         off, kind = (off, EstimateKind.SIMULATED) if tried is None else (max(tried.spread, 0.01), EstimateKind.TRIED)
         return Estimate(value=value, low=value / (1 + off), high=value * (1 + off), n=1, kind=kind)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_model.pruning import Narrowed, frozen_inputs, narrowing
+from autoopt_model.pruning import Narrowed, frozen_inputs, narrowing, to_users_model
 from autoopt_strategies.common import Setting, Settings, more_or_less
 
 RATIOS = (0.5, 0.7, 0.3)
@@ -122,12 +122,7 @@ class Distillation(Strategy):
     )
 
     def applies(self, case: Case) -> Applies:
-        found = case.inspected(self.name)
-        if "inputs" not in found:
-            return Applies.no(found.get("reason") or "whether build() gives a trained model is not known")
-        if case.plan.setting("pruning") is not None or case.plan.setting("lora") is not None:
-            return Applies.no("the model is another one already")
-        return Applies.yes()
+        return to_users_model(case, self.name, "whether build() gives a trained model is not known")
 
     def settings(self, case: Case) -> Settings:
         inputs = case.inspected(self.name)["inputs"]

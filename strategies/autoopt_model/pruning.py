@@ -49,6 +49,16 @@ class Narrowed:
         return model.train(training)
 
 
+def to_users_model(case: Case, name: str, unknown: str) -> Applies:
+    """Whether a narrower model can be made of the user's: where its inputs are known, and nothing else replaced it."""
+    found = case.inspected(name)
+    if "inputs" not in found:
+        return Applies.no(found.get("reason") or unknown)
+    if any(case.plan.setting(other) is not None for other in {"distillation", "lora", "pruning"} - {name}):
+        return Applies.no("the model is another one already")
+    return Applies.yes()
+
+
 class Pruning(Strategy):
     """Takes the weakest channels out, then trains.
 
@@ -74,12 +84,7 @@ class Pruning(Strategy):
     )
 
     def applies(self, case: Case) -> Applies:
-        found = case.inspected(self.name)
-        if "inputs" not in found:
-            return Applies.no(found.get("reason") or "how the model is called is not known")
-        if case.plan.setting("distillation") is not None or case.plan.setting("lora") is not None:
-            return Applies.no("the model is another one already")
-        return Applies.yes()
+        return to_users_model(case, self.name, "how the model is called is not known")
 
     def settings(self, case: Case) -> Settings:
         inputs = case.inspected(self.name)["inputs"]
