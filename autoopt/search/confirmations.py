@@ -182,11 +182,12 @@ class Confirmations:
             self._put_aside(each, waiting, screening)
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)
+            left = self._left_for(screened)
             small = [one for one in small_gains(screened, self._found, self._skipped) if not self.suspects.of(one[0])]
             joined = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
-            if self._costs.confirmation(joined) <= self._left_for(joined):
+            if self._costs.confirmation(joined) <= left:
                 screened = joined  # with what brings too little to be confirmed alone
-            if self._costs.pairs(screened) > self._left_for(screened):
+            if self._costs.pairs(screened) > left:
                 later.append(screened)
                 continue
             if not self._learns_as_well(screened, screening, waiting):

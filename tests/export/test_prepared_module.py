@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,6 @@ from autoopt.errors import UsageError
 from autoopt.export.applying import apply_diff, patched_texts
 from autoopt.export.script_patch import Placed, placed
 from autoopt.records import Change, Plan, Sites
-from autoopt.strategy import Risk
 from scripted import REGISTRY, changed_lines, sites_in
 
 SCRIPT = '''\
@@ -315,7 +314,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
         ONE_AFTER_ANOTHER,
         *(str(each) for pair in folders.values() for each in pair),
     ]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    # products of fewer rows round as those of all rows do, whatever the CPU
+    environment = {**os.environ, "MKL_CBWR": "COMPATIBLE"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     return {name: (printed[str(before)], printed[str(after)]) for name, (before, after) in folders.items()}
@@ -325,14 +326,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
 def test_the_patched_script_trains_as_the_untouched_one_does(name: str, trained: dict[str, tuple[str, str]]) -> None:
     before, after = trained[name]
     assert before.count("\n") == 19
-    if any(REGISTRY[change.strategy].risk is Risk.NUMERIC for change in TABLE[name].plan):  # sums of another order
-        number = r"\d+\.\d+"
-        assert re.sub(number, "", after) == re.sub(number, "", before)
-        assert list(map(float, re.findall(number, after))) == pytest.approx(
-            list(map(float, re.findall(number, before))), rel=1e-6
-        )
-    else:
-        assert after == before
+    assert after == before
 
 
 @pytest.mark.parametrize("name", TABLE)
