@@ -181,10 +181,10 @@ def profile_stages(
         tasks.step = running["block"]["seconds"] / max(running["block"]["steps"], 1)
         cycle = max(int(startup.get("cycle") or 1), 1)
         both = THREADS_STEPS * cycle + STAGES_STEPS  # without the stages nothing is predicted, with threads or without
-        other = {"steps": both, "seconds": min(seconds / 4, most), "cycle": cycle}
+        other = {"of_plan": both, "seconds": min(seconds / 4, most), "cycle": cycle}
         tried = tasks.may("steps with other numbers of threads", f"{SIMPLIFY}:try_threads", **other)
         flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")
-        timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", steps=STAGES_STEPS, seconds=seconds)
+        timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", of_plan=STAGES_STEPS, seconds=seconds)
         sent = tasks.may("messages between processes", f"{SIMPLIFY}:measure_messages", seconds=seconds / 4)
         # stages lie between two halves: both see the same stretches of a machine whose speed changes
         each["ramp_seconds"] = min(RAMP_SECONDS, most)
@@ -197,7 +197,7 @@ def profile_stages(
             timings["overlaps"] = [*timings.get("overlaps", ()), *by_threads]
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         asked = {"strategies": asking, "seconds": trying}
-        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", steps=STAGES_STEPS, **asked)
+        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", of_plan=STAGES_STEPS, **asked)
         monitored: JsonDict = {}
         if timings.get("device") == "cuda":
             watched = max(seconds / 8, 1.0)
@@ -233,10 +233,10 @@ class _Tasks:
         self._process, self._timeout, self._until, self.step = process, seconds * 10 + 120.0, until, 0.0
         self.missing: list[str] = []
 
-    def may(self, what: str, task: str, steps: float = 0.0, **arguments: Any) -> JsonDict:
-        """A task's answer; nothing where it fails, or where so many steps of the plan do not fit the time."""
-        if time.monotonic() + steps * self.step > self._until:
-            self.missing.append(f"{what}: about {steps * self.step:.0f} s, for which a larger --budget leaves time")
+    def may(self, what: str, task: str, of_plan: float = 0.0, **arguments: Any) -> JsonDict:
+        """A task's answer; nothing where it fails, or where so many steps ``of_plan`` do not fit the time."""
+        if time.monotonic() + of_plan * self.step > self._until:
+            self.missing.append(f"{what}: about {of_plan * self.step:.0f} s, for which a larger --budget leaves time")
             return {}
         try:
             return self._process.call(task, timeout=self._timeout, **arguments)

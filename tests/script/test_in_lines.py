@@ -28,12 +28,14 @@ OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="basel
 
 
 @pytest.fixture
-def runner(folder: Path, launcher: Launcher, start_script: StartScript) -> Callable[..., TrialRunner]:
+def runner(
+    folder: Path, launcher: Launcher, start_script: StartScript, search_path: tuple[str, ...]
+) -> Callable[..., TrialRunner]:
     """A runner of a script's trials, as a run makes it once the script was watched."""
 
     def made(*words: str, memory_limit: int | None = None) -> TrialRunner:
         sites = start_script.watch(*words)
-        found = runner_of(launcher, folder, *words, memory_limit=memory_limit, sites=sites)
+        found = runner_of(launcher, folder, *words, memory_limit=memory_limit, sites=sites, path=search_path)
         found.patched_files = lambda plan: {
             str(folder / name): text for name, text in placed(sites, plan, found.registry, "cpu").texts.items()
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ STARTUP = Startup(build_seconds=0.1, setup_seconds=0.1, warmup_seconds=0.1, warm
 
 
 class FakeTrials:
-    """Trials that answer from a table, a list one by one, and note what they were asked."""
+    """Trials that answer from a table, a list one by one, and note what they were asked, as the tasks take it."""
 
     registry: tuple[str, ...] = ()
 
@@ -36,15 +38,22 @@ class FakeTrials:
     def trial(self, plan: Plan, label: str) -> Any:
         yield self
 
-    def call(self, task: str, **arguments: Any) -> Any:
-        name = task.rpartition(":")[2]
+    def call(self, task: str, *, timeout: float, **arguments: Any) -> Any:
+        module, _, name = task.partition(":")
+        inspect.signature(getattr(import_module(module), name)).bind(self, **arguments)
         self.asked.append(name)
         answer = self.answers.get(name, {})
         return answer.pop(0) if isinstance(answer, list) else answer
 
 
-def profile(trials: FakeTrials, **options: float) -> StageProfile:
+def profile(trials: FakeTrials, **options: Any) -> StageProfile:
     return profile_stages(trials, Plan(), seconds=4.0, advise=False, **options)  # type: ignore[arg-type]
+
+
+def test_a_trace_is_written_where_one_is_asked_for() -> None:
+    trials = FakeTrials()
+    assert not profile(trials, trace="folder").missing
+    assert trials.asked[-1] == "trace"
 
 
 MONITOR = {"device_utilization": 0.8, "energy_joules": 50.0, "throttled": 0.5}
