@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from autoopt.export.inline import Inliner
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan
 from autoopt_strategies.compute.native_operators import statements, transforms
-from autoopt_strategies.compute.rewriting import native, survey
+from autoopt_strategies.compute.rewriting import calls, native, survey
 from autoopt_strategies.compute.rewriting.source import Refused
 from scripted import REGISTRY, changed_lines, sites_in
 from workloads import operators
@@ -30,7 +31,8 @@ TEXT = Path(operators.__file__).read_text(encoding="utf-8")
 @pytest.fixture(autouse=True)
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is timed on this machine decides nothing here."""
-    monkeypatch.setattr(native, "passes_ratio", lambda *_: 0.5)
+    for module in (native, calls):
+        monkeypatch.setattr(module, "passes_ratio", lambda *_: 0.5)
 
 
 def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -156,7 +158,65 @@ def test_a_line_that_calls_other_modules_too_stays() -> None:
 def test_the_product_takes_several_channels() -> None:
     torch.manual_seed(0)
     conv, x = nn.Conv2d(3, 4, (3, 8), bias=False), torch.randn(2, 3, 9, 8)
-    torch.testing.assert_close(native.convolved(conv, x), conv(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(calls.convolved(conv, x), conv(x), rtol=1e-4, atol=1e-5)
+
+
+class Tagger(nn.Module):
+    """Packed sequences of several lengths, of whose last states it takes none, or one."""
+
+    def __init__(self, rnn: nn.Module, cells: bool = False) -> None:
+        super().__init__()
+        self.rnn, self.cells = rnn, cells
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lengths = torch.arange(len(x)) % 4 + 2
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        outputs, last = self.rnn(packed)
+        padded, _ = pad_packed_sequence(outputs, batch_first=True)
+        return padded.sum(1) + (last[1] if self.cells else last[0])[0].sum()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize(
+    "how", [{}, {"bidirectional": True, "num_layers": 2, "dropout": 0.5}, {"bias": False}, {"batch_first": True}]
+)
+def test_packed_sequences_are_padded_and_draw_as_they_did(kind: Any, how: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, x = Tagger(kind(6, 5, **how)), torch.randn(7, 5, 6)
+    found = native.survey_operators(model, loss, x)
+    assert found["recurrent"]["paths"] == ["rnn"], found["refused"]
+    assert found["recurrent"]["places"][0]["called"] == "rnn"
+    changed = copy.deepcopy(model)
+    for change in transforms(found):
+        changed = change(changed)
+    for training in (True, False):
+        results = []
+        for each in (model, changed):
+            torch.manual_seed(1)
+            value = loss(each.train(training), x)
+            results.append([value, *torch.autograd.grad(value, [*each.parameters()]), torch.rand(1)])
+        for one, other in zip(*results, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+    assert torch.equal(results[0][-1], results[1][-1]), "as many numbers were drawn"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_first_states_are_those_of_each_sequence(first: bool) -> None:
+    torch.manual_seed(0)
+    rnn, x = nn.LSTM(3, 4, bidirectional=True), torch.randn(6, 5, 3)
+    packed = pack_padded_sequence(x, torch.tensor([2, 6, 1, 4, 3]), enforce_sorted=False)
+    states = (torch.randn(2, 5, 4), torch.randn(2, 5, 4)) if first else None
+    (expected, (hidden, _)), (outputs, (last, cells)) = rnn(packed, states), calls.padded(rnn, packed, states)
+    torch.testing.assert_close(outputs.data, expected.data)
+    torch.testing.assert_close(last, hidden)
+    assert cells is None
+    assert torch.equal(calls.padded(rnn, x)[0], rnn(x)[0]), "what is not packed goes as it did"
+
+
+def test_last_cell_states_that_are_used_keep_the_packed_steps() -> None:
+    found = native.survey_operators(Tagger(nn.LSTM(6, 6), cells=True), loss, torch.randn(7, 5, 6))
+    assert not found["recurrent"]
+    assert found["refused"][""]
 
 
 SCRIPT = """\

@@ -1,4 +1,4 @@
-"""Native operators: activations, normalizations and convolutions over whole rows, as torch computes them fastest."""
+"""Native operators: activations, normalizations, some convolutions and packed LSTMs, as torch computes them fastest."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ OPERATORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "layer_norm": ("layer_norm", ("{x}", "{shape}", "{weight}", "{bias}", "eps={eps}")),
 }
 """Functions of ``torch.nn.functional`` with the arguments that a patch prints."""
+CALLS = {"convolutions": "convolved", "recurrent": "padded"}
+"""What computes calls of torch's own modules in another way, by the key of a setting that names their places."""
 
 
 def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
@@ -35,10 +37,11 @@ def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
     found: list[Callable[[Any], Any]] = []
     if setting.get("functions"):
         found.append(RewriteFunctions(tuple(setting["functions"]), statements))
-    if setting.get("convolutions"):
-        from autoopt_strategies.compute.rewriting.native import MultiplyWindows
+    for kind in CALLS:
+        if setting.get(kind):
+            from autoopt_strategies.compute.rewriting.calls import CallsOtherwise
 
-        found.append(MultiplyWindows(tuple(setting["convolutions"]["paths"])))
+            found.append(CallsOtherwise(kind, tuple(setting[kind]["paths"])))
     return found
 
 
@@ -50,12 +53,13 @@ class NativeOperators(Strategy):
 
     What it does: GELU (both forms), SiLU, Mish, RMSNorm and LayerNorm that a module writes out become one call in its
         ``forward``. A convolution whose kernel spans the whole width of its input becomes a product of its weights
-        with windows of rows. What a module computes decides, not its source: outputs and gradients are compared on the
-        real input and on random ones, and each operator is timed on that input.
+        with windows of rows; an LSTM or GRU over packed sequences computes padded ones on a CPU. What a module computes
+        decides, not its source: outputs and gradients are compared on the real input and on others, and each operator
+        is timed on that input.
     When it helps: activations written as several operations, each of which reads and writes the tensor; Kim's
-        sentence classifier on a CPU.
+        sentence classifier on a CPU; ``pack_padded_sequence`` on a CPU, where torch takes step by step.
     When it does not: a model of torch's own layers; a compiled model, whose operations are fused already.
-    What it costs: results differ in the last bits.
+    What it costs: results differ in the last bits; an LSTM's last cell states are not at hand.
     Source: https://docs.pytorch.org/docs/stable/nn.functional.html;
         Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014.
     """
@@ -68,7 +72,7 @@ class NativeOperators(Strategy):
 
     def applies(self, case: Case) -> Applies:
         found = case.inspected(self.name)
-        if found.get("functions") or found.get("convolutions"):
+        if any(found.get(kind) for kind in ("functions", *CALLS)):
             return Applies.yes()
         if found.get("error"):
             return Applies.no(f"looking for operators failed: {found['error']}")
@@ -76,27 +80,28 @@ class NativeOperators(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward with it on a copy; else what all such operators take is the most it saves."""
-        share = operator_share(case, kinds=("elementwise",), names=("conv",))
+        share = operator_share(case, kinds=("elementwise",), names=("conv", "lstm", "gru"))
         return tried_or_at_most(case, case.inspected(self.name).get("ratio"), None if share is None else 1 - share)
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)
-        return [{kind: found[kind] for kind in ("functions", "convolutions") if found.get(kind)}]
+        return [{kind: found[kind] for kind in ("functions", *CALLS) if found.get(kind)}]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return reduce(lambda one, change: one.with_model(change), transforms(setting), setup)
 
     def recipe(self, setting: Setting) -> Recipe:
-        functions, convolutions = setting.get("functions", []), setting.get("convolutions", {})
+        functions, otherwise = setting.get("functions", []), [(CALLS[kind], setting.get(kind) or {}) for kind in CALLS]
         lines = [f"# in {each['function']}: torch's own {each['native']}" for each in functions]
-        lines += [f"# {path}: F.linear(windows, weight, bias)" for path in convolutions.get("paths", ())]
+        lines += [f"# {path}: {name}({path}, ...)" for name, found in otherwise for path in found.get("paths", ())]
         places = tuple(
             Edit(
                 "call",
-                (each["file"], str(each["line"]), each["called"], "convolved({called}, {arguments})"),
-                parts=("autoopt_strategies.compute.rewriting.native:convolved",),
+                (each["file"], str(each["line"]), each["called"], f"{name}({{called}}, {{arguments}})"),
+                parts=(f"autoopt_strategies.compute.rewriting.calls:{name}",),
             )
-            for each in convolutions.get("places", ())
+            for name, found in otherwise
+            for each in found.get("places", ())
         )
         return Recipe.noted("\n".join(lines), edits=(*edits_of(functions, statements), *places))
 

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoopt_strategies.common import LEAST_SAVING, first_line
+from autoopt_strategies.common import LEAST_SAVING
 from autoopt_strategies.compute.native_operators import OPERATORS, statements
-from autoopt_strategies.compute.rewriting.source import Refused, RewriteFunctions, users_path, with_method
+from autoopt_strategies.compute.rewriting.calls import CallsOtherwise, survey_calls
+from autoopt_strategies.compute.rewriting.source import Refused, RewriteFunctions
 from autoopt_strategies.compute.rewriting.survey import (
     DROPOUT,
     Call,
     Given,
     Sought,
     bound,
-    compare,
-    one_smaller,
     passes_ratio,
     same,
     survey,
     tensors_of,
     twin,
-    users_frame,
     watched,
     with_tensors,
 )
@@ -45,16 +38,14 @@ ROUNDING = 5e-6
 """The largest difference of two spellings of a formula, in units of the largest number."""
 NORMS = ("rms_norm", "layer_norm")
 _LARGEST_EPS = 0.1
-Position = tuple[str, int, int, int, int]
-"""File of a call, its lines and its columns."""
 
 
 def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> dict[str, Any]:
     """The hand-written operators of a model that torch has faster, checked and timed on copies with a real batch.
 
     Returns:
-        ``functions`` for :class:`RewriteFunctions`; ``convolutions`` for ``MultiplyWindows``; and ``refused``: reasons
-        by the names of classes.
+        ``functions`` for :class:`RewriteFunctions`; ``convolutions`` and ``recurrent`` for ``CallsOtherwise``; and
+        ``refused``: reasons by the names of classes.
     """
     copied = copy.deepcopy(model)
 
@@ -79,11 +70,12 @@ def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: A
             functions.append(wanted)
         else:
             refused[wanted["function"]] = f"{wanted['native']} takes {ratio:.2f} times as long on this input"
-    convolutions = survey_convolutions(copied, run)
-    found = {"functions": functions, "convolutions": convolutions["found"]}
-    refused |= convolutions["refused"]
+    calls_of, why = survey_calls(copied, run)
+    found: dict[str, Any] = {"functions": functions, **calls_of}
+    refused |= why
     changed = RewriteFunctions(tuple(functions), statements)(copied)
-    changed = MultiplyWindows(tuple(convolutions["found"].get("paths", ())))(changed)
+    for kind, places in calls_of.items():
+        changed = CallsOtherwise(kind, tuple(places.get("paths", ())))(changed)
     if any(found.values()) and not same(model, changed, loss, batch):
         refused[""] = "the rewritten model gives another loss or other gradients on a batch"
         found = dict.fromkeys(found)
@@ -185,130 +177,3 @@ def _random(given: Given) -> list[Given]:
     tensor = tensors_of(given)[0]
     values = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor.device, tensor.dtype)
     return [with_tensors(given, [values * scale]) for scale in SCALES]
-
-
-# convolutions over whole rows
-
-
-def convolved(conv: nn.Conv2d, x: torch.Tensor) -> torch.Tensor:
-    """A convolution over whole rows of its input, as a product of its weights with windows of rows."""
-    rows, size = x.transpose(1, 2).flatten(2), conv.kernel_size[0]
-    places = rows.size(1) - size + 1
-    windows = torch.cat([rows[:, i : i + places] for i in range(size)], dim=2)
-    weight = conv.weight.transpose(1, 2).flatten(1)
-    return F.linear(windows, weight, conv.bias).transpose(1, 2).unsqueeze(3)
-
-
-def by_windows(conv: nn.Conv2d) -> nn.Conv2d:
-    """The same convolution, computed so."""
-
-    def forward(self: nn.Conv2d, input: torch.Tensor) -> torch.Tensor:
-        return convolved(self, input)
-
-    conv.__class__ = with_method(nn.Conv2d, "forward", forward)
-    return conv
-
-
-@dataclass(frozen=True)
-class MultiplyWindows:
-    """``model -> model`` whose convolutions over whole rows are products of weights and windows.
-
-    Args:
-        paths: of the convolutions.
-    """
-
-    paths: tuple[str, ...]
-
-    def __call__(self, model: Any) -> Any:
-        for path in self.paths:
-            by_windows(model.get_submodule(path))
-        return model
-
-
-def survey_convolutions(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
-    """Convolutions that are faster as products, checked and timed on copies.
-
-    Args:
-        run: one forward pass of the model on a real batch.
-
-    Returns:
-        ``found``: ``paths`` in the model and ``places`` in the source that call them and nothing else, empty where
-        there is none; ``refused``: reasons by paths.
-    """
-    convolutions, called = _places(model, run)
-    refused: dict[str, str] = {}
-    ratios: dict[str, float] = {}
-    for path, given in convolutions.items():
-        try:
-            ratios[path] = _ratio(model.get_submodule(path), given)
-        except Exception as error:  # what it computes is another thing, or a copy cannot be tried
-            words = "" if isinstance(error, Refused) else "it cannot be tried on a copy: "
-            refused[path] = words + (first_line(error) if words else str(error))
-    paths: list[str] = []
-    places: list[dict[str, Any]] = []
-    for position, modules in called.items():
-        if not modules & {*convolutions}:
-            continue
-        if not modules <= {*ratios}:
-            refused |= dict.fromkeys(modules & {*ratios}, "its line calls other modules, too")
-            continue
-        ratio = sum(ratios[path] for path in modules) / len(modules)
-        if ratio > 1.0 - LEAST_SAVING:
-            refused |= dict.fromkeys(modules, f"a product of windows takes {ratio:.2f} times as long on this input")
-            continue
-        paths += [path for path in sorted(modules) if path not in paths]
-        places.append(_place(position))
-    return {"found": {"paths": paths, "places": places} if paths else {}, "refused": refused}
-
-
-def _places(model: nn.Module, run: Callable[[], Any]) -> tuple[dict[str, Given], dict[Position, set[str]]]:
-    """Convolutions over whole rows with their calls, and the modules that each place in the source calls."""
-    convolutions: dict[str, Given] = {}
-    called: dict[Position, set[str]] = defaultdict(set)
-
-    def seen(path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        frame = users_frame()
-        lines = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-        called[(frame.f_code.co_filename, *(each or 0 for each in lines))].add(path)  # type: ignore[index]
-        if type(module) is nn.Conv2d:
-            given = bound(module, args, kwargs)
-            if _over_rows(module, given["input"]):
-                convolutions.setdefault(path, given)
-
-    with watched(model, before=seen):
-        run()
-    return convolutions, called
-
-
-def _over_rows(conv: nn.Conv2d, x: torch.Tensor) -> bool:
-    """Whether a kernel spans the width of its input, and moves along its height alone, row by row."""
-    alone = conv.stride[0] == 1 and conv.dilation == (1, 1) and conv.groups == 1
-    return alone and conv.padding == (0, 0) and x.dim() == 4 and x.shape[3] == conv.kernel_size[1] > 1
-
-
-def _ratio(conv: nn.Module, given: Given) -> float:
-    """Seconds of a convolution as a product over those as it is.
-
-    Raises:
-        Refused: it computes something else.
-    """
-    plain, changed = twin(conv), by_windows(twin(conv))  # type: ignore[arg-type]
-    for each in (given, one_smaller(plain, given)):
-        compare(plain, changed, each)
-    compare(plain, changed, given, torch.bfloat16)
-    return passes_ratio(plain, changed, given)
-
-
-def _place(position: Position) -> dict[str, Any]:
-    """A place in the source as an edit of a patch names it: file, line, and the last name of what is called."""
-    file, line, end_line, column, end_column = position
-    try:
-        tree = ast.parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        tree = ast.Module([], [])
-    place = (line, end_line, column, end_column)
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    at = (each.func for each in calls if (each.lineno, each.end_lineno, each.col_offset, each.end_col_offset) == place)
-    func = next(at, None)
-    name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    return {"file": users_path(file), "line": line, "called": name}

@@ -38,9 +38,12 @@ LOWER = 2e-2
 COMPARED = ("outputs", "gradients of the input", "gradients of the parameters")
 DROPOUT = (F.dropout, torch.dropout, torch.dropout_, torch.ops.aten.dropout.default, torch.ops.aten.dropout_.default)
 
+RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
 
 class NoDropout(TorchFunctionMode):
-    """Takes all dropout out, in modules, functions and attention, so that two ways of computing can be compared."""
+    """Takes all dropout out, in modules, functions, attention and recurrent layers, so that two ways of computing can
+    be compared."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -48,6 +51,8 @@ class NoDropout(TorchFunctionMode):
             return args[0]
         if func is F.scaled_dot_product_attention:
             return func(*args, **(kwargs | {"dropout_p": 0.0}))
+        if func in RECURRENT:  # the only argument that is no whole number, no tensor and no flag
+            args = tuple(0.0 if isinstance(each, float) else each for each in args)
         return func(*args, **kwargs)
 
 
