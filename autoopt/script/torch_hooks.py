@@ -9,6 +9,7 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -83,6 +84,20 @@ class Passes:
     def accumulation(self) -> float:
         """How often the same line has run for an optimizer's step, on the mean; losses of two lines are two terms."""
         return sum(self._added_up) / len(self._added_up) if self._added_up else 1
+
+
+@dataclass(frozen=True)
+class Listening:
+    """What stands for a module's call. A copy of the module is called as it is, also one of a class that copies all of
+    its attributes, as Lightning's does: else the copy's call would be that of the module it was made of."""
+
+    call: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
 
 
 class TorchHooks:
@@ -236,7 +251,7 @@ class TorchHooks:
                 watcher.forward_done(module, output)
             return output
 
-        module._compiled_call_impl = call
+        module._compiled_call_impl = Listening(call)
 
     def _trains(self, args: Any, kwargs: Any) -> None:
         roles = self.roles

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from autoopt.records import Plan, Sites
+from autoopt.records import JsonDict, Plan, Sites
 from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.trial_runner import TrialRunner
@@ -112,3 +113,13 @@ def runner_of(
 def sites_of(process: LocalTrial, steps: int = 8, seconds: float = 1.0) -> Sites:
     """The sites of a watched script after some steps; one that does not evaluate in them is watched for ``seconds``."""
     return Sites.model_validate(process.call("autoopt.script.tasks:sites", timeout=120.0, steps=steps, seconds=seconds))
+
+
+def copy_without_weights(live: Any) -> JsonDict:
+    """What a copy of the model gives whose weights are zero, and what the model gives."""
+    training = live.training
+    copied = copy.deepcopy(training.model)
+    for parameter in copied.parameters():
+        parameter.data.zero_()
+    given = training.next()[0]
+    return {"copy": training.loss(copied, given).item(), "model": training.loss(training.model, given).item()}

@@ -175,6 +175,16 @@ def test_the_arguments_of_a_trainer_are_what_is_patched(
     assert all(argument in added for argument in wanted)
 
 
+@pytest.mark.parametrize("script", ["plain.py", "trainer_lightning.py"])
+def test_a_copy_of_the_model_computes_with_its_own_weights(start_script: StartScript, script: str) -> None:
+    """A LightningModule copies its call, too: all that was tried on a copy of one was tried on the module itself."""
+    if "lightning" in script:
+        pytest.importorskip("lightning")
+    with start_script(script, sites=start_script.watch(script)) as process:
+        found = process.call("tests.script.conftest:copy_without_weights", timeout=60.0)
+    assert found["copy"] == 0.0 != found["model"]
+
+
 @pytest.mark.slow
 def test_a_loader_that_a_library_rebuilds_is_patched_where_the_user_makes_it(
     start_script: StartScript, folder: Path
