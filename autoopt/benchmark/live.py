@@ -93,6 +93,7 @@ class LiveTraining(Protocol):
         steps, samples: trained so far; ``samples`` None where they cannot be counted.
         openings: seconds until the first batch of each epoch was there.
         over: it has come to its own end.
+        evaluates: an evaluation of its own is under way.
         evaluations: that it made by itself so far; ``evaluation_seconds``: of each, as far as they were timed.
         stretch: the one that is under way, or was the latest.
         ends_at: the step at which it ends where nobody says otherwise; None where it comes to its end by itself.
@@ -134,6 +135,8 @@ class LiveTraining(Protocol):
     def samples(self) -> int | None: ...
     @property
     def openings(self) -> list[float]: ...
+    @property
+    def evaluates(self) -> bool: ...
     @property
     def over(self) -> bool: ...
     @property

@@ -155,6 +155,8 @@ class Training:
     def ends_at(self) -> int:
         return self.lengths.total
 
+    evaluates = False  # whoever wants an evaluation asks for it between stretches
+
     @property
     def openings(self) -> list[float]:
         """Seconds until the first batch of each epoch so far was there."""

@@ -130,7 +130,8 @@ class Round(Record):
     """A round: the stages of the incumbent as simplify found them.
 
     ``whole_run``: the planned run, process start to end, put together from its parts; None where its length is not
-    known.
+    known. ``own``: functions of the user's that take a share of a step outside of model, backward pass, optimizer and
+    loader, each with its costliest line; none where they were not looked for.
     """
 
     index: int
@@ -145,6 +146,7 @@ class Round(Record):
     ceiling_step_seconds: float | None = None
     bottleneck_class: str | None = None
     deeper: tuple[Deeper, ...] = ()
+    own: tuple[Deeper, ...] = ()
     operators: tuple[Operator, ...] = ()
     simulation: Simulation | None = None
     whole_run: WholeRun | None = None

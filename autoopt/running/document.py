@@ -46,7 +46,10 @@ def result_of(
     state = outcome.state
     facts = state.facts.model_dump()
     # the most expensive places of the run stand before all else that only the user can change
-    costly = costly_lines(state.rounds[-1], state.facts, state.sites, outcome.best.plan) if state.rounds else ()
+    costly: tuple[Advice, ...] = ()
+    if state.rounds:  # the user's functions are those of the first round: no change is one of them
+        made, own = outcome.best.plan, state.rounds[0].own
+        costly = costly_lines(state.rounds[-1], state.facts, state.sites, made, own)
     of_script = advice_of(state.sites) if state.sites else ()
     laws = state.model_scaling.missing if state.model_scaling is not None else {}
     unfitted = (f"model_scaling.{name}: {why}" for name, why in laws.items())
@@ -145,8 +148,9 @@ def located(item: Located, folder: Path) -> Located:
 
 
 def near(round_: Round, folder: Path) -> Round:
-    """The same for the chain that opens a round's bottleneck."""
-    return round_.model_copy(update={"deeper": tuple(located(link, folder) for link in round_.deeper)})
+    """The same for the chain that opens a round's bottleneck, and for the user's own functions."""
+    chains = {name: tuple(located(link, folder) for link in getattr(round_, name)) for name in ("deeper", "own")}
+    return round_.model_copy(update=chains)
 
 
 def now() -> str:

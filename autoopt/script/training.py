@@ -203,6 +203,10 @@ class ScriptTraining:
         return self.session.openings
 
     @property
+    def evaluates(self) -> bool:
+        return self.session.evaluating is not None
+
+    @property
     def over(self) -> bool:
         return self.session.over
 

@@ -142,7 +142,7 @@ def build_round(description: Description, profile: StageProfile, index: int = 0)
     peaks = description.environment.peaks
     parts = run_parts(description.facts, profile.startup, profile.block, timings)
     round_ = analyse(index, profile.plan, timings, profile.block, peaks, profile.communication, parts)
-    return round_, Pipeline(round_)
+    return round_.model_copy(update={"own": profile.own}), Pipeline(round_)
 
 
 def model_error(description: Description, profile: StageProfile) -> float | None:

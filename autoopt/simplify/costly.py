@@ -8,14 +8,14 @@ import functools
 import linecache
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
 from autoopt.benchmark.libraries import is_users
-from autoopt.records import Advice, Evaluated, Plan, Round, Sites, WholeRun
+from autoopt.records import Advice, Deeper, Evaluated, Plan, Round, Sites, WholeRun
 from autoopt.records.facts import WorkloadFacts
 from autoopt.simplify.stage_timings import INPUT
 
@@ -23,6 +23,10 @@ MOST = 5
 """Places that are named: a screen of them."""
 LEAST = 0.03
 """Of the whole run: what takes less is not worth a user's time."""
+WHOLE_TENSORS = (
+    "operations on whole tensors in place of single elements; what depends on a sample alone belongs in the dataset, "
+    "where it is made once, or by workers"
+)
 _SMALL = 64
 """Samples of a batch below which an evaluation's time is mostly what each batch costs once."""
 Line = tuple[str, int]
@@ -54,7 +58,11 @@ Found = dict[tuple[str, Line], list[float]]
 
 
 def costly_lines(
-    round_: Round, facts: WorkloadFacts, sites: Sites | None = None, plan: Plan | None = None
+    round_: Round,
+    facts: WorkloadFacts,
+    sites: Sites | None = None,
+    plan: Plan | None = None,
+    own: Sequence[Deeper] | None = None,
 ) -> tuple[Advice, ...]:
     """The most expensive places of the planned run, the dearest first; empty where its length is not known.
 
@@ -63,12 +71,14 @@ def costly_lines(
         facts: of the workload.
         sites: of a script; None: the places of a ``build()`` are those that its objects tell.
         plan: that is adopted in the end, where that is a later one: its edits are made.
+        own: functions of the user's outside of the model; the round's where None.
     """
     made = frozenset(round_.plan.names()) | frozenset(plan.names() if plan is not None else ())
     whole = round_.whole_run
     if whole is None or whole.seconds <= 0:
         return ()
-    costs = [*_of_steps(round_, whole, facts, sites, made), *_between_steps(round_, whole, facts, sites, made)]
+    own = round_.own if own is None else own
+    costs = [*_of_steps(round_, whole, facts, sites, made, own), *_between_steps(round_, whole, facts, sites, made)]
     worth = [(seconds, cost) for cost in costs if (seconds := cost.seconds or 0.0) >= LEAST * whole.seconds]
     return tuple(cost for _, cost in sorted(worth, key=lambda item: -item[0])[:MOST])
 
@@ -91,14 +101,19 @@ def mistakes(sites: Sites) -> tuple[Advice, ...]:
 
 
 def _of_steps(
-    round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None, adopted: AbstractSet[str]
+    round_: Round,
+    whole: WholeRun,
+    facts: WorkloadFacts,
+    sites: Sites | None,
+    adopted: AbstractSet[str],
+    own_code: Sequence[Deeper],
 ) -> Iterator[Advice]:
     """What steps are made of, by what each stage adds to them."""
     exposed = {stage.name: stage.exposed_seconds or 0.0 for stage in round_.stages}
     deepest = next((link for link in reversed(round_.deeper) if link.file and link.line is not None), None)
 
-    def cost(what: str, stages: tuple[str, ...], edit: str, place: Place) -> Advice:
-        each = sum(exposed.get(name, 0.0) for name in stages)
+    def cost(what: str, stages: tuple[str, ...], edit: str, place: Place, others: float = 0.0) -> Advice:
+        each = max(sum(exposed.get(name, 0.0) for name in stages) - others, 0.0)
         if deepest is not None and round_.bottleneck in stages:
             place = deepest.file, deepest.line
         times = f"{time_text(each)} of each of {whole.steps:.0f} steps"
@@ -123,13 +138,17 @@ def _of_steps(
         dearest = max(round_.operators, key=lambda operator: operator.seconds)
         lighter += f"; {dearest.name} takes most ({time_text(dearest.seconds)} of a step)"
     called = _place(sites, "model")
-    yield cost("The model", ("forward", "backward"), lighter, (model.file, model.line) if model.file else called)
+    place = (model.file, model.line) if model.file else called
+    yield cost("The model", ("forward", "backward"), lighter, place, sum(one.seconds for one in own_code))
+    for one in own_code:
+        times = f"{time_text(one.seconds)} of each of {whole.steps:.0f} steps"
+        yield _cost(whole, one.name, one.seconds * whole.steps, WHOLE_TENSORS, (one.file, one.line), times)
     if not fused and "fused_optimizer" not in adopted:
         kind = facts.optimizer
-        one = "one kernel for all parameters: fused=True"
+        kernel = "one kernel for all parameters: fused=True"
         if kind.options and kind.module.startswith("torch.optim") and "fused" not in kind.options:
-            one = f"{kind.type} has no fused kernel; AdamW and SGD have one, which train otherwise"
-        yield cost("The optimizer's step", ("optimizer",), one, _place(sites, "optimizer"))
+            kernel = f"{kind.type} has no fused kernel; AdamW and SGD have one, which train otherwise"
+        yield cost("The optimizer's step", ("optimizer",), kernel, _place(sites, "optimizer"))
     yield cost("Moving batches", ("pin", "copy"), "pinned memory and .to(..., non_blocking=True)", loader)
 
 

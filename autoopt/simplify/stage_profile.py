@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from autoopt.benchmark.cputime import CpuTimes, foreign_cores
 from autoopt.errors import TrialFailed
-from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
+from autoopt.records import Advice, Deeper, Environment, JsonDict, Peaks, Plan, Record
 from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.machine import FOREIGN_CORES, disturbed
@@ -72,7 +72,8 @@ class StageProfile(Record):
     ``timings``: ``simplify.stage_timings.StageTimings``; empty where they could not be measured. ``missing``: what
     could not be measured, and why. ``communication``: messages of several processes. ``monitor``: means over a block of
     a CUDA device (``autoopt.benchmark.environment``); ``joules_per_step``: its energy; ``other_users``: other processes
-    on it; ``foreign_cores``: how many cores other programs used, on average, while block and stages were measured.
+    on it; ``foreign_cores``: how many cores other programs used, on average, while block and stages were measured;
+    ``own``: functions of the user's outside of the model's (``simplify.own_code``).
     """
 
     plan: Plan
@@ -83,6 +84,7 @@ class StageProfile(Record):
     flops_per_step: float | None = None
     inspected: dict[str, JsonDict] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
+    own: tuple[Deeper, ...] = ()
     missing: tuple[str, ...] = ()
     monitor: JsonDict = field(default_factory=dict)
     joules_per_step: float | None = None
@@ -218,12 +220,16 @@ def profile_stages(
         )
         on_profile(seen)
         advice: JsonDict = {}
+        own: JsonDict = {}
         if advise and timings:
+            block_of = {"of_plan": each["min_steps"], "seconds": each["seconds"], "min_steps": each["min_steps"]}
+            own = tasks.may("functions outside the model", f"{SIMPLIFY}:own_code", **block_of)
             advice = tasks.may("advice", f"{SIMPLIFY}:advise", timings=timings, step_seconds=seen.step_seconds)
         if trace:
             tasks.may("trace", f"{BENCHMARK}:trace", directory=trace, steps=4)
     found = tuple(Advice.model_validate(item) for item in advice.get("advice", ()))
-    return seen.model_copy(update={"advice": found, "missing": tuple(tasks.missing)})
+    functions = tuple(Deeper.model_validate(item) for item in own.get("functions", ()))
+    return seen.model_copy(update={"advice": found, "own": functions, "missing": tuple(tasks.missing)})
 
 
 class _Tasks:

@@ -13,6 +13,7 @@ from autoopt.simplify.batches import cached_batches, restored
 from autoopt.simplify.contention import steps_by_threads
 from autoopt.simplify.drift import running_block
 from autoopt.simplify.measure import measure_training
+from autoopt.simplify.own_code import own_functions
 from autoopt.simplify.peaks import measured_peaks
 from autoopt.simplify.stage_timings import StageTimings
 
@@ -39,6 +40,12 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
     with live.training.apart():
         found = measure_training(live.training, seconds)
     return found.model_copy(update={"memory_used": used}).model_dump()
+
+
+@drives
+def own_code(live: Any, seconds: float, min_steps: int = 1) -> JsonDict:
+    """``functions`` (``records.Deeper``) of the user's that take a share of a step outside of the model."""
+    return {"functions": [one.model_dump() for one in own_functions(live.training, seconds, min_steps)]}
 
 
 @drives

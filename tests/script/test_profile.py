@@ -130,3 +130,24 @@ def test_steps_of_a_script_that_workers_would_feed_are_measured(start_script: St
     assert not [note for note in timings["notes"] if "fed by workers" in note]
     assert timings["overlaps"]
     assert all(fed["seconds"] > 0 for fed in timings["overlaps"])
+
+
+OWN_LOOP = """\
+        def signs(rows):
+            found = []
+            for row in rows:
+                found.append([float(value.sum()) for value in row.unsqueeze(1)])
+            return found
+        signs(x)
+        optimizer.zero_grad()
+"""
+
+
+def test_a_scripts_own_loop_is_found_while_it_trains(start_script: StartScript, folder: Path) -> None:
+    text = (folder / "plain.py").read_text()
+    (folder / "plain.py").write_text(text.replace("        optimizer.zero_grad()\n", OWN_LOOP, 1))
+    with start_script("plain.py", "100000", sites=start_script.watch("plain.py", "100000")) as process:
+        asked = {"seconds": 0.5, "min_steps": 4}
+        found = process.call("autoopt.simplify.tasks:own_code", timeout=60.0, **asked)["functions"]
+    assert [one["name"] for one in found] == ["signs"]
+    assert found[0]["line"] == text[: text.index("        optimizer.zero_grad()")].count("\n") + 4, "that which appends"
