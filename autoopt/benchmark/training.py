@@ -373,6 +373,9 @@ class Training:
         """A host batch on the device, moved as every step's batch is."""
         return batch if self._move is None else self._move(batch)
 
+    def rebatched(self, batch: Any, change: Callable[[Any], Any]) -> Any:
+        return change(batch)
+
     def forward(self, batch: Any) -> torch.Tensor:
         """The loss of one micro-batch on the device, with its graph; CUDA graphs take it for a step of its own."""
         step = self.plain_step

@@ -67,16 +67,13 @@ def ratio_with(
         change: ``model -> model``, applied to a copy.
         dtype: of autocast; the training's own where None.
         matmul: precision of float32 matrix products (``torch.set_float32_matmul_precision``).
-        rebatch: ``batch -> batch``, of the micro-batch on the device.
+        rebatch: ``batch -> batch``, of the micro-batch on the device (``training.rebatched``).
         seconds: for all of it; a few turns are made however long they take.
 
     Returns:
         The median over turns, 1 where nothing is changed; None where copies do not fit or are not trained by the loss,
-        where the model is compiled, where either fails, or where the time for all that is tried is over; and with
-        ``rebatch`` where the training takes no batches but its own.
+        where the model is compiled, where either fails, or where the time for all that is tried is over.
     """
-    if rebatch is not None and not training.takes_batches:
-        return None
     if training.setup.compile is not None or time.perf_counter() > _Limit.until or not _fits(training):
         return None
     devices = [training.device.torch] if training.device.torch.type == "cuda" else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -48,6 +49,10 @@ class ModelCall:
     @property
     def samples(self) -> int:
         return samples_of((self.args, self.kwargs)) or 0
+
+    def changed(self, change: Callable[[Any], Any]) -> ModelCall:
+        """The call with other arguments, ``change`` of all of them as one batch."""
+        return replace(self, **change({"args": self.args, "kwargs": self.kwargs}))
 
     def twice(self) -> ModelCall:
         """The call with each of its samples twice."""

@@ -285,6 +285,9 @@ class ScriptTraining:
     def to_device(self, batch: Any) -> Any:
         return batch
 
+    def rebatched(self, batch: Any, change: Callable[[Any], Any]) -> Any:
+        return [call.changed(change) for call in batch]
+
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """A scalar over all calls of a micro-batch, with a graph; the script's own models as it has compiled them."""
         roots = list(model.roots) if isinstance(model, Models) else [model]

@@ -241,3 +241,14 @@ def test_calls_are_made_with_twice_the_samples() -> None:
     (twice,) = doubled(torch.ones(3, 2), torch.ones(1, 7), 0.5, mask=torch.zeros(3))
     assert [len(value) for value in (*twice.args[:2], twice.kwargs["mask"])] == [6, 1, 6]
     assert doubled(torch.ones(())) is None, "it has no samples that could be counted"
+
+
+def test_padding_of_a_scripts_calls_is_left_out_and_timed(start_script: StartScript) -> None:
+    """What a script's models are called with could not be changed: grouping by length was never offered with it."""
+    with start_script("padded.py", "100000", sites=start_script.watch("padded.py", "100000")) as process:
+        asked = ["trim_padding", "length_grouping"]
+        found = process.call("autoopt.benchmark.tasks:inspect", timeout=120.0, strategies=asked)
+    assert found["trim_padding"]["same"] is True
+    assert found["trim_padding"]["ratio"] > 0.0
+    assert found["length_grouping"]["follows"] is False
+    assert REGISTRY["length_grouping"].applies(sample_case(inspected=found))

@@ -199,6 +199,10 @@ def test_grouping_is_predicted_from_the_lengths_of_samples() -> None:
     assert fixed["follows"] is False
     alone = sample_case(inspected={"length_grouping": fixed})
     assert "one width" in strategy.applies(alone).reason
+    refused = sample_case(inspected={"length_grouping": fixed, "trim_padding": {"widths": [64], "same": False}})
+    assert "one width" in strategy.applies(refused).reason
+    open_ = sample_case(inspected={"length_grouping": fixed, "trim_padding": {"widths": [64], "same": None}})
+    assert strategy.applies(open_), "a script's output that is no loss leaves it to the probes"
     both = sample_case(inspected={"length_grouping": fixed, "trim_padding": {"same": True}})
     assert strategy.applies(both)
     assert [change.strategy for change in strategy.companions(both, {"pool": 50})] == ["trim_padding"]

@@ -56,7 +56,9 @@ class LengthGrouping(Strategy):
             return Applies.no("samples come in an order of your own, which is kept")
         if "now" not in found:
             return Applies.no(found.get("reason") or "how long samples are is not known")
-        if not found["follows"] and case.inspected("trim_padding").get("same") is not True:
+        trimmed = case.inspected("trim_padding")
+        same = trimmed.get("same", "widths" in trimmed)  # None: what it computes cannot be compared, and probes tell
+        if not found["follows"] and same is False:
             return Applies.no("batches have one width, whatever the lengths of their samples")
         saving = 1.0 - self._left(found, POOLS[0])
         if saving < LEAST_SAVING:
