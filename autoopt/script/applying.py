@@ -227,6 +227,7 @@ class Applying(Watcher):
         self._seed, self._disturbed, self._patched = spec.seed, spec.disturbed, bool(spec.script.patched)
         self._calls: Counter[tuple[str, int, int | None]] = Counter()
         self._orders = 0
+        self._order: int | None = None
         self._updated: list[Optimizer] = []
         self._makes_training = False
         self._around = tuple[Transform, ...]()
@@ -267,7 +268,7 @@ class Applying(Watcher):
         self, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a loader that is made: the setup's options for the training's, or for the validation's."""
-        role = self._role(loader)
+        role, self._order = self._role(loader), None
         self._keep_cores()
         self._makes_training = role == "training"
         self._around = self.setup.collate if self._makes_training else ()
@@ -291,8 +292,8 @@ class Applying(Watcher):
         if options.get("generator") is None and self._compared:
             # torch's global generator is drawn from at moments that depend on the workers: each loader gets its own
             self._orders += 1
-            seed = mix(self._seed, torch.initial_seed(), "order", self._orders)
-            options["generator"] = torch.Generator().manual_seed(seed)
+            self._order = mix(self._seed, torch.initial_seed(), "order", self._orders)
+            options["generator"] = torch.Generator()
         return (), options
 
     def _of_validation(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -328,6 +329,8 @@ class Applying(Watcher):
                 reorder(loader, order)
         for around in self._around:
             recollate(loader, around)
+        if self._order is not None:
+            loader._autoopt_order = [self._order, 0]
 
     def _role(self, loader: Any) -> Literal["training", "validation"] | None:
         """Whose loader the call makes that makes this one now; None where that was not seen."""

@@ -133,6 +133,21 @@ def test_dropout_draws_the_same_whatever_the_workers_of_both_loaders(start_scrip
     assert losses[0] == losses[2]
 
 
+def test_an_order_does_not_depend_on_how_far_an_epoch_is_read(start_script: StartScript, folder: Path) -> None:
+    """Lightning stops at the last batch, before a sampler without workers ends: the second epoch had another order."""
+    text = (folder / "plain.py").read_text()
+    assert "for x, y in loader:" in text
+    (folder / "plain.py").write_text(
+        text.replace("in loader:", "in __import__('itertools').islice(loader, len(loader)):")
+    )
+    sites, losses = start_script.watch("plain.py"), []
+    for changes in ((), (Change(strategy="workers", setting={"num_workers": 1}),)):
+        plan = Plan(changes=changes)
+        with start_script("plain.py", "100000", sites=sites, plan=plan) as process:
+            losses.append(TrialArm(process, plan).block(0.0, 40, 0.0).losses)
+    assert losses[0] == losses[1], "two epochs and a half"
+
+
 # Batches that a script moves itself: without waiting where the plan says so, and nothing else.
 
 Moved = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
