@@ -79,6 +79,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._held: HeldWeights | None = None
         self._aside: Any = None
         self._evaluation = ""
+        self._evaluated: int | None = None
         self._middle: Any = None
         self._gradient: Array | None = None
         self.hooks.watchers.append(self)
@@ -104,6 +105,7 @@ class ScriptRecorder(Recorder, Watcher):
             "gradient_digests": tuple(self.digests[: self._taken]),
             "gradient_samples": tuple(self._sampled),
             "evaluation_digest": self._evaluation,
+            "evaluated_samples": self._evaluated,
             "unseen": self.unhashed or ("" if self._labels and all(self.digests) else "labels"),
             "trained": self.until if "end" in self.windows else 0,
             "crossed": self._crossed,
@@ -334,6 +336,7 @@ class ScriptRecorder(Recorder, Watcher):
         if held is not None:
             self.hooks.watchers.remove(held)
             self.metrics, self._evaluation = [held.metric_at(goal)], held.hashed.hexdigest()
+            self._evaluated = held.samples
 
     def _put_together(self, group: Any) -> None:
         """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""

@@ -128,6 +128,12 @@ class HeldWeights(Watcher):
     def seen(self) -> bool:
         return self._looked > 0
 
+    @property
+    def samples(self) -> int | None:
+        """Those that the first evaluation read; None where they were not counted, or it has not ended."""
+        ended = self.session.interruptions("evaluate")[self._before :]
+        return ended[0].samples or None if ended else None
+
     def put(self) -> None:
         self.model.load_state_dict(self.state)
 

@@ -87,6 +87,7 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
     told = [prober("plain.py", sites, plan, metric="val acc ([0-9.]+)").probe for plan in (UNCHANGED, BFLOAT16)]
     assert told[0].metrics[0] is not None, "it evaluates after each epoch of sixteen steps"
     assert told[0].metrics == told[1].metrics, "of the same weights"
+    assert told[0].evaluated_samples == told[1].evaluated_samples == 256, "so many answers may rounding turn"
     assert told[0].evaluation_digest == told[1].evaluation_digest != before.probe.digests[0]
 
     slow = [prober("plain.py", sites, plan, gradients=12, reading=0.0) for plan in (UNCHANGED, BFLOAT16)]
