@@ -345,6 +345,26 @@ def test_rounding_may_move_what_an_unfinished_model_gets_right(metrics: tuple[fl
     assert "evaluated on 128 samples" in levels.other_evaluation(usual, fewer, objective, levels.FLIPPED)
 
 
+@pytest.mark.parametrize(
+    ("value", "other", "samples", "mode", "lost"),
+    [
+        (0.171875, 0.175, 320, "max", False),
+        pytest.param(0.1719, 0.175, 320, "max", False, id="as it was printed"),
+        pytest.param(17.19, 17.5, 320, "max", False, id="in per cent"),
+        pytest.param(0.1719, 0.1875, 320, "max", True, id="five of them"),
+        pytest.param(17.19, 18.75, 320, "max", True, id="five of them, in per cent"),
+        pytest.param(0.1733, 0.1764, 320, "max", True, id="no share of so many"),
+        pytest.param(2.5, 2.53, 320, "min", True, id="a loss"),
+    ],
+)
+def test_one_answer_of_an_early_model_may_turn(value: float, other: float, samples: int, mode: str, lost: bool) -> None:
+    usual = Probe(file="", steps=1, metrics=(value,), evaluated_samples=samples)
+    found = usual.model_copy(update={"metrics": (other,)})
+    objective = OBJECTIVE.model_copy(update={"target": None, "tolerance": 0.005, "mode": mode})
+    assert bool(levels.other_evaluation(usual, found, objective, levels.FLIPPED)) is lost
+    assert levels.other_evaluation(usual, found, objective, 0), "what is exact moves nothing"
+
+
 def test_metrics_of_the_same_weights_on_other_data_say_nothing() -> None:
     """A script may draw its evaluation's batches: those of two processes are compared where they are the same."""
     usual = Probe(file="", steps=1, metrics=(0.8,), evaluation_digest="a")

@@ -452,7 +452,18 @@ def _apart(
     if flipped:
         size, allowed = max(size, largest), allowed * times
     margin = max(allowed * size, 1e-9)
-    counted = left * samples if samples and 0.0 <= left <= 1.0 else 0.5
-    if samples and abs(counted - round(counted)) < 1e-3:  # it can be a share of them: an accuracy, and no loss
-        margin = max(margin, (flipped + 0.5) / samples)
+    whole = _whole_of(left, samples, objective) if samples else None
+    if samples and whole is not None:
+        margin = max(margin, (flipped + 0.5) * whole / samples)
     return f"{objective.metric or 'the metric'} {right:.4g}" if abs(right - left) > margin else ""
+
+
+def _whole_of(value: float, samples: int, objective: Objective) -> float | None:
+    """1, or 100 of what is in per cent, where a value can be a share of so many samples, as an accuracy is; else None.
+
+    It is as exact as the digits with which it was printed.
+    """
+    whole = 100.0 if objective.mode == "max" and value > 1.0 else 1.0
+    counted, unit = value / whole * samples, 10.0 ** -len(repr(value).partition(".")[2])
+    printed = 0.5 * unit / whole * samples
+    return whole if 0.0 <= value <= whole and abs(counted - round(counted)) < 1e-3 + printed else None
