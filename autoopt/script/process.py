@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
@@ -24,7 +25,7 @@ from autoopt.registry import Registry, load_strategies
 from autoopt.script.applicable import added_up
 from autoopt.script.applying import Applying, Lean
 from autoopt.script.boot import refuse_processes
-from autoopt.script.frames import ImportClock, folder, import_sites
+from autoopt.script.frames import ImportClock, folder, import_sites, user_place
 from autoopt.script.hook.seeds import mix_seeds
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
@@ -77,7 +78,8 @@ class Recording(Watcher):
 
     def __init__(self, pieces: int = 1) -> None:
         self._pieces = pieces
-        self.batches: list[list[ModelCall]] = []  # the calls of each micro-batch, in their order
+        self._calls: list[list[ModelCall]] = []  # before each backward pass, or of each batch of a loader
+        self._lines: Counter[Any] = Counter()
         self.host_digests: tuple[str, str, str] | None = None
         self.takes_probabilities = False
         self.loss_head: LossHead | None = None
@@ -93,9 +95,9 @@ class Recording(Watcher):
         if not training:
             return
         if self._next:
-            self.batches.append([])
+            self._calls.append([])
             self._next = False
-        self.batches[-1].append(ModelCall(model, _detached(args), _detached(kwargs), _autocast(model)))
+        self._calls[-1].append(ModelCall(model, _detached(args), _detached(kwargs), _autocast(model)))
 
     def backward(self, loss: Any) -> None:
         if isinstance(loss, torch.Tensor):
@@ -103,6 +105,13 @@ class Recording(Watcher):
             self.loss_head = loss_head(loss)
         if not self._loads or self._pieces > 1:
             self._next = True
+            self._lines[user_place()] += 1
+
+    @property
+    def batches(self) -> list[list[ModelCall]]:
+        """The calls of each micro-batch, in their order; losses of several lines without a loader are terms of one."""
+        terms = not self._loads and self._pieces == 1 and max(self._lines.values(), default=0) == 1
+        return [[call for calls in self._calls for call in calls]] if terms and self._calls else self._calls
 
 
 def _autocast(model: nn.Module) -> torch.dtype | None:

@@ -263,3 +263,12 @@ for epoch in range(EPOCHS):
     patch = patch_of(sites_in(tmp_path, body, accumulation=16), 64, 4)
     assert [change.how for change in patch.changes] == ["patched"]
     assert "+EPOCHS, ACCUMULATION = 20, 4" in patch.diff.splitlines()
+
+
+def test_a_batch_that_no_line_can_say_is_not_called_patched(tmp_path: Path) -> None:
+    """Without a loader another size at as many batches a step changed nothing, and counted as written."""
+    sites = sites_in(tmp_path, PLAIN)
+    sites = sites.model_copy(update={"sites": tuple(site for site in sites.sites if site.kind != "loader_training")})
+    (change,) = patch_of(sites, 256, 1).changes
+    assert change.how != "patched"
+    assert "no other size of them is said by a line" in change.reason

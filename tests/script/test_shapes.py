@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.export.script_patch import placed
@@ -13,6 +14,7 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
 from autoopt.script.boot import explained
+from autoopt.script.process import Recording
 from autoopt.script.session import Session
 from tests.script.conftest import StartScript
 from tests.script.test_sites import line_of
@@ -183,6 +185,26 @@ def test_a_copy_of_the_model_computes_with_its_own_weights(start_script: StartSc
     with start_script(script, sites=start_script.watch(script)) as process:
         found = process.call("tests.script.conftest:copy_without_weights", timeout=60.0)
     assert found["copy"] == 0.0 != found["model"]
+
+
+@pytest.mark.parametrize(("lines", "batches"), [(2, [2]), (1, [1, 1])])
+def test_losses_of_two_lines_are_terms_of_one_batch(lines: int, batches: list[int]) -> None:
+    """An actor and its critic were two batches of a step, and the optimizer's step was said to add them up."""
+    recording, model = Recording(), torch.nn.Linear(2, 1)
+
+    def passed() -> None:
+        recording.forward(model, (torch.ones(3, 2),), {}, True)
+
+    if lines == 2:
+        passed()
+        recording.backward(None)
+        passed()
+        recording.backward(None)
+    else:
+        for _ in range(2):
+            passed()
+            recording.backward(None)
+    assert [len(calls) for calls in recording.batches] == batches
 
 
 @pytest.mark.slow

@@ -271,6 +271,8 @@ def place_pieces(placing: Placing, edit: Edit) -> None:
         _cut(placing, count // now, edit.parts[0])
     elif count < now:
         _added_up_less(placing, size, now, count)
+    else:
+        raise NoHonestEditError("so many batches make a step as it is, and no other size of them is said by a line")
 
 
 # smaller pieces
