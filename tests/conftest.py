@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,10 @@ with contextlib.suppress(ImportError):  # so that the fixture below knows Pillow
 
 if TYPE_CHECKING:
     from autoopt.trial.parent import Launcher
+
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:  # by what has started the tests, such as nohup
+        signal.signal(number, usual)
 
 settings.register_profile(
     "steady", deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -99,15 +99,15 @@ class Interruption:
 
 
 def steps_between(interruptions: list[Interruption], trained: int) -> float | None:
-    """Training steps between two of them, on the mean; None where there was none after the first step.
+    """Training steps between two of them, on the mean; None where that is not known.
 
     Where there is no second, it is the first one's own step: what comes at every so many steps comes at that one first.
-    It is no less than the steps since then without one.
+    Where more steps have passed since without one, it comes otherwise, and nobody knows when.
     """
     steps = sorted({each.step for each in interruptions if each.step > 0})
-    if not steps:
-        return None
-    return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else float(max(steps[0], trained - steps[0]))
+    if len(steps) > 1:
+        return (steps[-1] - steps[0]) / (len(steps) - 1)
+    return float(steps[0]) if steps and trained - steps[0] <= steps[0] else None
 
 
 def seconds_by_step(interruptions: list[Interruption]) -> dict[int, float]:

@@ -190,10 +190,18 @@ def test_an_evaluation_between_steps_reads_no_batch_that_was_trained_on(
 
 @pytest.mark.parametrize(
     ("steps", "trained", "every"),
-    [((), 100, None), ((0,), 100, None), ((10,), 12, 10), ((1,), 140, 139), ((0, 250), 260, 250), ((1, 501), 600, 500)],
+    [
+        ((), 100, None),
+        ((0,), 100, None),
+        ((10,), 12, 10),
+        ((1,), 140, None),
+        ((10,), 31, None),
+        ((0, 250), 260, 250),
+        ((1, 501), 600, 500),
+    ],
 )
 def test_steps_between_evaluations(steps: tuple[int, ...], trained: int, every: float | None) -> None:
-    """One at the first step alone does not come at every step."""
+    """One at the first step alone does not come at every step, nor every 22 of 4,000, of which 23 were seen."""
     assert steps_between([Interruption("evaluate", step, began=0.0) for step in steps], trained) == every
 
 
