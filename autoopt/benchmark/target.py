@@ -38,7 +38,7 @@ def whole_run_seconds(parts: RunParts, steps: float | None = None) -> WholeRun:
         what = "its steps" if steps is None else "the seconds of a step"
         raise ValueError(f"the seconds of a whole run need {what}, got None")
     epochs = math.ceil(steps / parts.steps_per_epoch - 1e-9) if parts.steps_per_epoch else 1
-    each: list[tuple[str, float | None, float]] = [
+    each: list[tuple[str, float | None, float | None]] = [
         ("imports", parts.imports_seconds, 1),
         ("build", parts.build_seconds, 1),
         ("first batch", parts.first_batch_seconds, 1),
@@ -49,7 +49,7 @@ def whole_run_seconds(parts: RunParts, steps: float | None = None) -> WholeRun:
         ("checkpoints", parts.checkpoint_seconds, _times(steps, parts.checkpoint_every)),
         ("end", parts.end_seconds, 1),
     ]
-    seconds = sum((value or 0.0) * count for _, value, count in each)
+    seconds = sum((value or 0.0) * (count or 0.0) for _, value, count in each)
     return WholeRun(
         steps=steps,
         seconds=seconds,
@@ -58,13 +58,13 @@ def whole_run_seconds(parts: RunParts, steps: float | None = None) -> WholeRun:
             for name, s, n in each
             if s is not None and n
         ),
-        missing=tuple(name for name, value, _ in each if value is None),
+        missing=tuple(name for name, value, count in each if value is None or count is None),
     )
 
 
-def _times(steps: float, every: float | None) -> int:
-    """How often something comes in so many steps; the last time at their end."""
-    return math.ceil(steps / every - 1e-9) if every else 0
+def _times(steps: float, every: float | None) -> int | None:
+    """How often something comes in so many steps, the last time at their end; None where that is not known."""
+    return math.ceil(steps / every - 1e-9) if every else None
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,9 @@ def test_what_was_not_measured_is_named_and_counts_as_nothing() -> None:
     assert found.missing == ("later epochs' starts", "evaluations", "checkpoints", "end")
     assert found.part("evaluations") is None
     assert found.part("imports").count == 1  # type: ignore[union-attr]
+    seen = whole_run_seconds(STEPS.model_copy(update={**START, "evaluation_seconds": 2.0}))
+    assert seen.seconds == found.seconds
+    assert "evaluations" in seen.missing, "nobody knows how many there will be"
 
 
 @pytest.mark.parametrize("missing", ["steps", "step_seconds"])
