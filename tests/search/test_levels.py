@@ -355,6 +355,7 @@ def test_rounding_may_move_what_an_unfinished_model_gets_right(metrics: tuple[fl
         pytest.param(17.19, 18.75, 320, "max", True, id="five of them, in per cent"),
         pytest.param(0.1733, 0.1764, 320, "max", True, id="no share of so many"),
         pytest.param(2.5, 2.53, 320, "min", True, id="a loss"),
+        pytest.param(1e-05, 0.005, 320, "min", True, id="a small loss"),
     ],
 )
 def test_one_answer_of_an_early_model_may_turn(value: float, other: float, samples: int, mode: str, lost: bool) -> None:

@@ -7,6 +7,7 @@ sentence. Then whether gradients, updates, weights and buffers are the same, or 
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from math import hypot, inf, isclose, isfinite, isinf, sqrt
 from typing import Any
 
@@ -464,6 +465,7 @@ def _whole_of(value: float, samples: int, objective: Objective) -> float | None:
     It is as exact as the digits with which it was printed.
     """
     whole = 100.0 if objective.mode == "max" and value > 1.0 else 1.0
-    counted, unit = value / whole * samples, 10.0 ** -len(repr(value).partition(".")[2])
-    printed = 0.5 * unit / whole * samples
-    return whole if 0.0 <= value <= whole and abs(counted - round(counted)) < 1e-3 + printed else None
+    if not 0.0 <= value <= whole:
+        return None
+    counted, printed = value / whole * samples, 0.5 * 10.0 ** int(Decimal(repr(value)).as_tuple().exponent)
+    return whole if abs(counted - round(counted)) < 1e-3 + printed / whole * samples else None
