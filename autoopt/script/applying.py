@@ -32,7 +32,7 @@ from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records.protocol import TrialSpec
 from autoopt.script.applicable import READ_BY, inapplicable, marks_steps
-from autoopt.script.draws import own_draws
+from autoopt.script.draws import Order, own_draws
 from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.loaders import Watcher
 from autoopt.script.session import Session
@@ -227,7 +227,6 @@ class Applying(Watcher):
         self._seed, self._disturbed, self._patched = spec.seed, spec.disturbed, bool(spec.script.patched)
         self._calls: Counter[tuple[str, int, int | None]] = Counter()
         self._orders = 0
-        self._order: int | None = None
         self._updated: list[Optimizer] = []
         self._makes_training = False
         self._around = tuple[Transform, ...]()
@@ -268,7 +267,7 @@ class Applying(Watcher):
         self, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a loader that is made: the setup's options for the training's, or for the validation's."""
-        role, self._order = self._role(loader), None
+        role = self._role(loader)
         self._keep_cores()
         self._makes_training = role == "training"
         self._around = self.setup.collate if self._makes_training else ()
@@ -292,8 +291,8 @@ class Applying(Watcher):
         if options.get("generator") is None and self._compared:
             # torch's global generator is drawn from at moments that depend on the workers: each loader gets its own
             self._orders += 1
-            self._order = mix(self._seed, torch.initial_seed(), "order", self._orders)
-            options["generator"] = torch.Generator()
+            seed = mix(self._seed, torch.initial_seed(), "order", self._orders)
+            options["generator"] = Order().manual_seed(seed)
         return (), options
 
     def _of_validation(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -329,8 +328,6 @@ class Applying(Watcher):
                 reorder(loader, order)
         for around in self._around:
             recollate(loader, around)
-        if self._order is not None:
-            loader._autoopt_order = [self._order, 0]
 
     def _role(self, loader: Any) -> Literal["training", "validation"] | None:
         """Whose loader the call makes that makes this one now; None where that was not seen."""

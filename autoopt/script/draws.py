@@ -25,6 +25,14 @@ _LOOKS = 3
 _States = list[Any]
 
 
+class Order(torch.Generator):
+    """A loader's generator that begins each epoch anew: how far a sampler is read, and so what it draws, depends on the
+    workers where a trainer stops at the last batch."""
+
+    def begin_epoch(self) -> None:
+        self.manual_seed(mix(self.initial_seed(), "epoch"))
+
+
 def own_draws(seed: int) -> None:
     """From now on what this process reads for a loader is drawn from generators of its own."""
     draws = _Draws(seed)

@@ -17,7 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.contents import samples_of, users_dataset
-from autoopt.benchmark.seeding import mix
+from autoopt.script.draws import Order
 from autoopt.script.frames import maker_place
 from autoopt.script.session import Session
 
@@ -231,12 +231,8 @@ class LoaderHook:
         def iterate(self: Any) -> Any:
             if session.standing or hook._changing:
                 return opened(self)
-            # A generator of ours begins each epoch anew: how far a sampler is read, and so what it draws, depends on
-            # the workers where a trainer stops at the last batch.
-            order = self.__dict__.get("_autoopt_order")
-            if order is not None:
-                self.generator.manual_seed(mix(*order))
-                order[1] += 1
+            if isinstance(self.generator, Order):
+                self.generator.begin_epoch()
             # Compared with others: workers that persist are not given a seed again, and drawing it all the same keeps
             # the order of samples. A training for real draws what the script's lines draw.
             if session.stops and self.persistent_workers and self._iterator is not None and self.generator is not None:
