@@ -48,8 +48,8 @@ def result_of(
     # the most expensive places of the run stand before all else that only the user can change
     costly: tuple[Advice, ...] = ()
     if state.rounds:  # the user's functions are those of the first round: no change is one of them
-        made, own = outcome.best.plan, state.rounds[0].own
-        costly = costly_lines(state.rounds[-1], state.facts, state.sites, made, own)
+        last = state.rounds[-1].model_copy(update={"own": state.rounds[0].own})
+        costly = costly_lines(last, state.facts, state.sites, outcome.best.plan)
     of_script = advice_of(state.sites) if state.sites else ()
     laws = state.model_scaling.missing if state.model_scaling is not None else {}
     unfitted = (f"model_scaling.{name}: {why}" for name, why in laws.items())

@@ -8,14 +8,14 @@ import functools
 import linecache
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
 from autoopt.benchmark.libraries import is_users
-from autoopt.records import Advice, Deeper, Evaluated, Plan, Round, Sites, WholeRun
+from autoopt.records import Advice, Evaluated, Plan, Round, Sites, WholeRun
 from autoopt.records.facts import WorkloadFacts
 from autoopt.simplify.stage_timings import INPUT
 
@@ -58,11 +58,7 @@ Found = dict[tuple[str, Line], list[float]]
 
 
 def costly_lines(
-    round_: Round,
-    facts: WorkloadFacts,
-    sites: Sites | None = None,
-    plan: Plan | None = None,
-    own: Sequence[Deeper] | None = None,
+    round_: Round, facts: WorkloadFacts, sites: Sites | None = None, plan: Plan | None = None
 ) -> tuple[Advice, ...]:
     """The most expensive places of the planned run, the dearest first; empty where its length is not known.
 
@@ -71,14 +67,12 @@ def costly_lines(
         facts: of the workload.
         sites: of a script; None: the places of a ``build()`` are those that its objects tell.
         plan: that is adopted in the end, where that is a later one: its edits are made.
-        own: functions of the user's outside of the model; the round's where None.
     """
     made = frozenset(round_.plan.names()) | frozenset(plan.names() if plan is not None else ())
     whole = round_.whole_run
     if whole is None or whole.seconds <= 0:
         return ()
-    own = round_.own if own is None else own
-    costs = [*_of_steps(round_, whole, facts, sites, made, own), *_between_steps(round_, whole, facts, sites, made)]
+    costs = [*_of_steps(round_, whole, facts, sites, made), *_between_steps(round_, whole, facts, sites, made)]
     worth = [(seconds, cost) for cost in costs if (seconds := cost.seconds or 0.0) >= LEAST * whole.seconds]
     return tuple(cost for _, cost in sorted(worth, key=lambda item: -item[0])[:MOST])
 
@@ -101,12 +95,7 @@ def mistakes(sites: Sites) -> tuple[Advice, ...]:
 
 
 def _of_steps(
-    round_: Round,
-    whole: WholeRun,
-    facts: WorkloadFacts,
-    sites: Sites | None,
-    adopted: AbstractSet[str],
-    own_code: Sequence[Deeper],
+    round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None, adopted: AbstractSet[str]
 ) -> Iterator[Advice]:
     """What steps are made of, by what each stage adds to them."""
     exposed = {stage.name: stage.exposed_seconds or 0.0 for stage in round_.stages}
@@ -116,6 +105,9 @@ def _of_steps(
         each = max(sum(exposed.get(name, 0.0) for name in stages) - others, 0.0)
         if deepest is not None and round_.bottleneck in stages:
             place = deepest.file, deepest.line
+        return in_steps(what, each, edit, place)
+
+    def in_steps(what: str, each: float, edit: str, place: Place) -> Advice:
         times = f"{time_text(each)} of each of {whole.steps:.0f} steps"
         return _cost(whole, what, each * whole.steps, edit, place, times)
 
@@ -139,10 +131,9 @@ def _of_steps(
         lighter += f"; {dearest.name} takes most ({time_text(dearest.seconds)} of a step)"
     called = _place(sites, "model")
     place = (model.file, model.line) if model.file else called
-    yield cost("The model", ("forward", "backward"), lighter, place, sum(one.seconds for one in own_code))
-    for one in own_code:
-        times = f"{time_text(one.seconds)} of each of {whole.steps:.0f} steps"
-        yield _cost(whole, one.name, one.seconds * whole.steps, WHOLE_TENSORS, (one.file, one.line), times)
+    yield cost("The model", ("forward", "backward"), lighter, place, sum(one.seconds for one in round_.own))
+    for one in round_.own:
+        yield in_steps(one.name, one.seconds, WHOLE_TENSORS, (one.file, one.line))
     if not fused and "fused_optimizer" not in adopted:
         kind = facts.optimizer
         kernel = "one kernel for all parameters: fused=True"

@@ -16,11 +16,10 @@ from autoopt.benchmark.libraries import TORCH, is_users
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.warmup import run_block
 from autoopt.records import Deeper
+from autoopt.simplify.costly import LEAST
 
 EVERY = 0.004
 """Seconds between two samples: some hundred a second tell a share of a step within some percent."""
-LEAST = 0.03
-"""Of a step: what takes less is not named."""
 OTHERS = ("nn/modules/module.py", "utils/data/", "optim/", "autograd/")
 """Parts of torch whose callees belong to another stage than the user's own line: model, loader, optimizer, backward."""
 AROUND = OTHERS[:2]
@@ -71,10 +70,13 @@ class Samples:
 
         Of the function that holds the training loop only loops within it count: its other lines are single operations.
         """
-        training = {code for code, _ in self.loops}
+        training: dict[CodeType, set[int]] = {}
+        for code, line in self.loops:
+            training.setdefault(code, set()).add(line)
+        inner = {code: _loops_without(code, lines) for code, lines in training.items()}
         found: dict[CodeType, Counter[int]] = {}
         for (code, line), count in self.own.items():
-            if code not in training or _loops_within(code, line, {at for each, at in self.loops if each is code}):
+            if code not in inner or any(line in loop for loop in inner[code]):
                 found.setdefault(code, Counter())[line] += count
         for code, lines in sorted(found.items(), key=lambda item: -item[1].total()):
             name = f"a loop in {code.co_name}" if code in training else code.co_name
@@ -87,15 +89,15 @@ def _part(file: str) -> str | None:
     return None if at is None else next((part for part in OTHERS if file.startswith(part, at)), None)
 
 
-def _loops_within(code: CodeType, line: int, trained: set[int]) -> bool:
-    """Whether a line stands in a loop that holds no line of the training loop's own."""
+def _loops_without(code: CodeType, trained: set[int]) -> list[range]:
+    """Lines of the loops of a function's file that hold none of the training loop's own lines."""
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     except SyntaxError:  # the file was changed since
-        return False
+        return []
     loops = (node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While)))
-    spans = [(node.body[0].lineno, node.end_lineno or 0) for node in loops]
-    return any(first <= line <= last and not any(first <= at <= last for at in trained) for first, last in spans)
+    spans = (range(node.body[0].lineno, (node.end_lineno or 0) + 1) for node in loops)
+    return [span for span in spans if not any(line in span for line in trained)]
 
 
 class Sampler:

@@ -7,6 +7,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,23 +92,23 @@ class Kind:
     """Modules whose call may be computed otherwise.
 
     Attributes:
+        types: of the modules.
         function: ``(module, *arguments)``, which computes the same.
-        fits: whether a module and its call are such.
+        fits: whether a module of them and its call are such.
         calls: of a copy and its call, a module of tensors that calls it, and the calls on which both are compared; the
             first is timed.
         words: what it is computed as.
     """
 
+    types: tuple[type[nn.Module], ...]
     function: Callable[..., Any]
-    fits: Callable[[nn.Module, Given], bool]
+    fits: Callable[[Any, Given], bool]
     calls: Callable[[nn.Module, Given], Iterator[tuple[Callable[[nn.Module], nn.Module], Given]]]
     words: str
 
 
-def _over_rows(conv: nn.Module, given: Given) -> bool:
+def _over_rows(conv: nn.Conv2d, given: Given) -> bool:
     """Whether a kernel spans the width of its input, and moves along its height alone, row by row."""
-    if type(conv) is not nn.Conv2d:
-        return False
     x = given["input"]
     alone = conv.stride[0] == 1 and conv.dilation == (1, 1) and conv.groups == 1
     return alone and conv.padding == (0, 0) and x.dim() == 4 and x.shape[3] == conv.kernel_size[1] > 1
@@ -118,12 +119,11 @@ def _rows(conv: nn.Module, given: Given) -> Iterator[tuple[Callable[[nn.Module],
         yield lambda module: module, each
 
 
-def _packed(rnn: nn.Module, given: Given) -> bool:
-    """Whether an LSTM or GRU takes packed sequences on the CPU."""
-    if type(rnn) not in (nn.LSTM, nn.GRU) or rnn.proj_size:
-        return False
+def _packed(rnn: nn.RNNBase, given: Given) -> bool:
+    """Whether an LSTM or GRU, without a projection, takes packed sequences on the CPU."""
     packed = given["input"]
-    return isinstance(packed, PackedSequence) and packed.data.device.type == "cpu" and packed.data.is_floating_point()
+    fits = isinstance(packed, PackedSequence) and not rnn.proj_size
+    return fits and packed.data.device.type == "cpu" and packed.data.is_floating_point()
 
 
 class _OfPacked(nn.Module):
@@ -141,14 +141,15 @@ class _OfPacked(nn.Module):
 def _sequences(rnn: nn.Module, given: Given) -> Iterator[tuple[Callable[[nn.Module], nn.Module], Given]]:
     packed = given["input"]
     data, lengths = pad_packed_sequence(packed)
-    shorter = pack_padded_sequence(data[:, 1:], (lengths[1:] + 1) // 2, enforce_sorted=False) if len(lengths) > 1 else 0
-    for each, hx in ((packed, given["hx"]), *([(shorter, None)] if shorter else [])):
-        yield lambda module, like=each: _OfPacked(module, like), {"data": each.data, "hx": hx}  # type: ignore[misc]
+    yield partial(_OfPacked, like=packed), {"data": packed.data, "hx": given["hx"]}
+    if len(lengths) > 1:
+        fewer = pack_padded_sequence(data[:, 1:], (lengths[1:] + 1) // 2, enforce_sorted=False)
+        yield partial(_OfPacked, like=fewer), {"data": fewer.data, "hx": None}
 
 
 KINDS = {
-    "convolutions": Kind(convolved, _over_rows, _rows, "a product of windows"),
-    "recurrent": Kind(padded, _packed, _sequences, "padded steps"),
+    "convolutions": Kind((nn.Conv2d,), convolved, _over_rows, _rows, "a product of windows"),
+    "recurrent": Kind((nn.LSTM, nn.GRU), padded, _packed, _sequences, "padded steps"),
 }
 """By the key of a setting that names their places."""
 
@@ -203,7 +204,7 @@ def survey_calls(model: nn.Module, run: Callable[[], Any]) -> tuple[dict[str, An
             refused[path] = words + (first_line(error) if words else str(error))
     found: dict[str, Any] = {kind: {} for kind in KINDS}
     for position, modules in called.items():
-        kinds = {kind for path in modules if path in fitting for kind in fitting[path][:1]}
+        kinds = {fitting[path][0] for path in modules if path in fitting}
         if not kinds:
             continue
         if not modules <= {*ratios} or len(kinds) > 1:
@@ -228,11 +229,9 @@ def _places(model: nn.Module, run: Callable[[], Any]) -> tuple[dict[str, tuple[s
         frame = users_frame()
         lines = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
         called[(frame.f_code.co_filename, *(each or 0 for each in lines))].add(path)  # type: ignore[index]
-        if type(module) in (nn.Conv2d, nn.LSTM, nn.GRU):
-            given = bound(module, args, kwargs)
-            for name, kind in KINDS.items():
-                if kind.fits(module, given):
-                    fitting.setdefault(path, (name, given))
+        for name, kind in KINDS.items():
+            if type(module) in kind.types and kind.fits(module, given := bound(module, args, kwargs)):
+                fitting.setdefault(path, (name, given))
 
     with watched(model, before=seen):
         run()
