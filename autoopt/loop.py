@@ -46,9 +46,7 @@ class Loop:
         diagnose(self.context, state)
         benchmark(self.context, state, self.options)
         tune(self.context, state, self.options)
-        rounds = Rounds(self.context, state)
-        stop = self._rounds(rounds, state)
-        rounds.settle()
+        stop = self._rounds(Rounds(self.context, state), state)
         budget = self.context.allocation.budget
         if state.found:
             self.context.begin("ablate", len(state.rounds))

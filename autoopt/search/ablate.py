@@ -1,8 +1,8 @@
-"""Worth of each kept change: combined candidates ablated, the final plan without each change, and each alone."""
+"""Worth of each kept change: the final plan without each of them, and each of them alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, log, log1p
 from statistics import fmean
@@ -14,7 +14,7 @@ from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Trial, Verdict
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.budget_allocation import STEADY_SECONDS
-from autoopt.search.candidate import FEWEST_PAIRS, PLAIN, pairs_to_confirm
+from autoopt.search.candidate import FEWEST_PAIRS
 from autoopt.search.compare.arena import SIDES, Source
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Side, SideName
 from autoopt.search.compare.contest import SWITCHED, Contest, Several
@@ -44,9 +44,13 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
             stepping = [c for c in state.incumbent.changes if not context.between_steps(c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
-        measured = _without_by_whole_runs if by_runs else _without
         changes = state.incumbent.changes
-        figures = [measured(context, state, change, deadline) for change in changes]
+        figures = [
+            _without_by_whole_runs(context, state, change, deadline)
+            if by_runs
+            else _without(context, state, change, deadline, waiting=len(changes) - place)
+            for place, change in enumerate(changes)
+        ]
         rows = [
             Ablation(strategy=change.strategy, setting=change.setting, without=figure)
             for change, figure in zip(changes, figures, strict=True)
@@ -113,7 +117,9 @@ def _unconfirmed(state: SearchState, rows: list[Ablation], whole: bool) -> list[
     parts = []
     for row in rows:
         member = state.together.get(row.strategy)
-        shown = _decision(state, row) is Decision.ACCEPT or (whole and row.without is not None and row.without.low > 1)
+        larger = in_larger_plan(state, row.strategy)
+        decisions = (_decision(state, row), larger[0].decision if larger is not None else None)
+        shown = Decision.ACCEPT in decisions or (whole and row.without is not None and row.without.low > 1)
         if member is not None and not shown:
             about = "" if whole else f" (about {exp(state.beliefs.of([member])[0]):.2f}x)"
             parts.append(f"{row.strategy}{about}")
@@ -172,17 +178,22 @@ def _kept(state: SearchState, strategy: str) -> list[Trial]:
     return [trial for trial in state.trials if trial.strategy == strategy and trial.verdict is Verdict.KEPT]
 
 
-def _without(context: RunContext, state: SearchState, change: Change, deadline: float) -> Estimate | None:
+def _without(context: RunContext, state: SearchState, change: Change, deadline: float, waiting: int) -> Estimate | None:
     """With a change against without it, from fresh processes: the trial that kept it was selected by its own figure.
 
-    A single change is measured again by the verification, which compares the same two plans.
+    A single change is measured again by the verification, which compares the same two plans. What was never confirmed
+    by itself is decided here, and may take its share of the time.
+
+    Args:
+        waiting: changes that are still to be left out, this one included.
     """
     plan, base = state.incumbent, state.without(change.strategy)
     if context.between_steps(change.strategy):  # no block of steps shows it: its own trial does
         kept = reversed(_kept(state, change.strategy))
         return next((trial.time_to_target for trial in kept if not trial.companions), None)
     if len(state.found) > 1:
-        ratio = _ratio(context, state, base, plan, deadline, "ablation: without", fresh=True)
+        share = (deadline - context.now()) / (waiting + 1) if change.strategy in state.together else 0.0
+        ratio = _ratio(context, state, base, plan, deadline, "ablation: without", fresh=True, seconds=share)
         if ratio is not None:
             state.measured_again(change.strategy, ratio)
             return ratio
@@ -216,11 +227,13 @@ def _ratio(
     purpose: str,
     *,
     fresh: bool = False,
+    seconds: float = 0.0,
 ) -> Estimate | None:
     """The speedup of ``plan`` over ``base``; None where there was no time, or one of them cannot run.
 
     Args:
         fresh: a comparison by which the search has kept a change does not do.
+        seconds: that it may take until it is decided, where that is more than a short comparison takes.
     """
     known = compared(state, base, plan, fresh=fresh)
     if known is not None:
@@ -230,7 +243,7 @@ def _ratio(
     needed = FEWEST_PAIRS * context.pair_seconds(state, base, plan)
     if context.stopping() or context.now() + needed > deadline:
         return None
-    seconds = 1.5 * needed
+    seconds = max(1.5 * needed, seconds)
     comparison = context.compare("comparison", base, plan, state, seconds=seconds, deadline=deadline, purpose=purpose)
     state.ablations.append(comparison)
     return comparison.estimate if comparison.decision is not Decision.FAILED else None
@@ -269,8 +282,6 @@ def _decision(state: SearchState, row: Ablation) -> Decision | None:
     return seen.decision if seen is not None else None
 
 
-TWICE_AS_LIKELY = 0.43
-"""Standard errors by which a gain is twice as likely as none."""
 STANDS_OUT = 0.5
 """Of the half-width of its interval (log), which holds at all times and is some three standard errors."""
 
@@ -279,168 +290,6 @@ def stands_out(estimate: Estimate, min_gain: float) -> bool:
     """Whether the gain of a part of a confirmed combination is more than chance."""
     gain = log(estimate.value)
     return gain >= max(log1p(min_gain), STANDS_OUT * (log(estimate.high) - gain))
-
-
-def take_apart(context: RunContext, state: SearchState, deadline: float) -> list[str]:
-    """Leaves out the parts of the incumbent that were confirmed together, and drops what nothing supports.
-
-    Args:
-        deadline: on the run's clock.
-
-    Where there is no time to test what would be left, the whole stands but for what is decided to bring nothing.
-
-    Returns:
-        A sentence for what was dropped; parts that stay without a confirmation of their own are left in
-        ``state.together``.
-    """
-    if len(state.together) < 2:
-        return []
-    taking = _Taking(context, state, deadline)
-    taking.run()
-    kept = taking.left
-    names = [change.strategy for change in state.incumbent.changes if change not in kept.changes]
-    state.together = {name: member for name, member in state.together.items() if name in taking.doubtful}
-    state.incumbent = kept
-    if not names:
-        return []
-    return [
-        f"{', '.join(names)}: confirmed together with others; whether the plan is slower without is undecided, and the "
-        "simpler plan stands"
-    ]
-
-
-class _Taking:
-    """One combined candidate that is ablated, part by part.
-
-    Attributes:
-        left: the combined candidate without what was dropped.
-        doubtful: parts that stay for what was seen of them: there was no time to decide them.
-        idle: parts that showed nothing in the pairs of processes that decide what is worth having.
-        refused: parts of which leaving them out is decided to cost nothing.
-        seen: lower ends of what parts brought where that stands out of its noise.
-    """
-
-    def __init__(self, context: RunContext, state: SearchState, deadline: float) -> None:
-        self.context, self.state, self.deadline = context, state, deadline
-        self.left = state.incumbent
-        self.doubtful = {name for name in state.together if context.between_steps(name)}
-        self.idle: set[str] = set()
-        self.refused: set[str] = set()
-        self.seen: dict[str, float] = {}
-
-    def run(self) -> None:
-        """Settles one part after the other; what would be left has to be testable, or the whole stands."""
-        whole, parts = self.state.incumbent, self.state.together
-        steps = [name for name in parts if name not in self.doubtful]
-        without = (self._without([name]) for name in steps)
-        less = [plan for plan in without if differ(self.context, plan, self.left)]
-        text = "ablation: the plan without each change, switched within one process"
-        compare_switched(self.context, self.state, self.left, less, "candidate", self.deadline, text)
-        for place, name in enumerate(sorted(steps, key=self._first_settled)):
-            needed = self._needed(name, len(steps) - place)
-            if needed is None and self._likely(name):
-                self.doubtful.add(name)
-            elif not needed:
-                self.left = self._without([name])
-        if steps and self.left == self._without(steps, whole):  # the whole was confirmed faster than that
-            best = max(steps, key=lambda name: (self.seen.get(name, 0.0), self._gain(name)))
-            self.left = self._without(set(steps) - {best}, whole)
-            self.doubtful.add(best)
-            self.refused.discard(best)
-        if self.left != whole and not self.context.testable(self.state, self.left):
-            undecided = {name for name in parts if self.left.setting(name) != whole.setting(name)} - self.refused
-            self.left = self._without(self.refused, whole)  # what was confirmed as a whole stands
-            self.doubtful |= undecided
-
-    def _likely(self, name: str) -> bool:
-        """Whether a part that there was no time to decide stays.
-
-        One that was left out stays if its effect is distinguishable from chance. Another one belongs to the confirmed
-        whole: it stays if that is likely a gain.
-        """
-        measured = compared(self.state, self._without([name]), self.left, fresh=True) is not None
-        gain, error = self.state.beliefs.of([self.state.together[name]])
-        return name not in self.idle and gain > (PLAIN if measured else TWICE_AS_LIKELY) * error
-
-    def _gain(self, name: str) -> float:
-        """The expected log gain of a part."""
-        return self.state.beliefs.of([self.state.together[name]])[0]
-
-    def _first_settled(self, name: str) -> tuple[bool, float]:
-        """Order in which parts are settled, after each was left out of the whole.
-
-        What the whole needs comes before anything is dropped, since another plan is left then; of the rest what is
-        worth least is dropped first, for two of them may do the same.
-        """
-        seen = compared(self.state, self._without([name]), self.left, fresh=True)
-        if seen is None or seen.estimate is None:
-            return True, -self._gain(name)
-        return seen.estimate.low <= 1.0, seen.estimate.value
-
-    def _needed(self, name: str, waiting: int) -> bool | None:
-        """Whether what is left is decided to be slower without a part; None where that is not decided either way."""
-        less = self._without([name])
-        differs = differ(self.context, less, self.left)
-        if differs is None:  # what is left cannot stand without it
-            return True
-        if not differs:
-            self.refused.add(name)
-            return False
-        seen = compared(self.state, less, self.left, fresh=True) or self._compared(less, name, waiting)
-        return self._ruled(seen, name) if seen is not None else None
-
-    def _ruled(self, seen: Comparison, name: str) -> bool | None:
-        """The same, by a comparison; what it reports about the part is remembered."""
-        if seen.failure is not None:
-            return True if seen.failure.side == "incumbent" else None
-        if seen.decision in (Decision.REJECT, Decision.HARMFUL):
-            self.refused.add(name)
-            return False
-        member = self.state.together[name]
-        if member[0] == name:  # a companion's gain is a part of the one that it serves
-            self.state.learn([member], seen)
-        estimate, enough = seen.estimate, len(seen.pairs) >= FEWEST_PAIRS
-        if estimate is None:
-            return None
-        worth = estimate.value > 1 + self.context.min_gain
-        if enough and not worth:
-            self.idle.add(name)
-        if stands_out(estimate, self.context.min_gain):
-            self.seen[name] = estimate.low
-        return True if enough and worth and estimate.low > 1.0 else None
-
-    def _compared(self, less: Plan, name: str, waiting: int) -> Comparison | None:
-        """What is left against the same without a part; None without the time for the fewest pairs that count.
-
-        What beliefs say of it decides how long it takes at most, never whether it is measured.
-
-        Args:
-            waiting: parts that are not settled.
-        """
-        context, state = self.context, self.state
-        pair, left = context.pair_seconds(state, less, self.left), self.deadline - context.now()
-        needed = MORE * pair * pairs_to_confirm(self._gain(name), state.noise, context.min_gain)
-        if context.stopping() or FEWEST_PAIRS * pair > left:
-            return None
-        comparison = context.compare(
-            "comparison",
-            less,
-            self.left,
-            state,
-            seconds=max(needed if needed <= left else 0.0, left / (waiting + 1), FEWEST_PAIRS * pair),
-            deadline=self.deadline,
-            purpose=f"ablation: the plan without {name}",
-        )
-        state.ablations.append(comparison)
-        return comparison
-
-    def _without(self, names: Iterable[str], plan: Plan | None = None) -> Plan:
-        """The plan that is left, or another, without these, as the plan before had them."""
-        plan = plan or self.left
-        for name in names:
-            old = next((change for change in self.state.before_combined.changes if change.strategy == name), None)
-            plan = plan.without(name) if old is None else plan.with_change(old)
-        return self.context.runner.registry.order(plan)
 
 
 MORE = 2.0

@@ -88,11 +88,8 @@ def confirm(
         parameters = f"trains {trained:,} parameters of {state.facts.model.trainable_parameters:,}"
     notes = (ruling.reason, parameters, again, note)
     ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
-    before = state.incumbent
     trial = opened.ended(ruling, comparison)
-    if trial.verdict is Verdict.KEPT and candidate.companions:
-        if not state.together:  # which of them it needs is decided at the end of the search
-            state.before_combined = before
+    if trial.verdict is Verdict.KEPT and candidate.companions:  # the ablation decides which of them it needs
         state.together |= candidate.parts
     return trial
 

@@ -7,7 +7,7 @@ time that is left, the first is not begun.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from math import exp, expm1, inf, log, log1p
 
@@ -17,7 +17,7 @@ from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
 from autoopt.search.confirmation import confirm
 from autoopt.search.first_training import train_first
-from autoopt.search.planner import PLUGIN_ERRORS, Skipped, candidate_plan
+from autoopt.search.planner import Skipped
 from autoopt.search.promised import promised_of, small_gains, with_small
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
@@ -103,10 +103,6 @@ class Costs:
             return self.deadline() - pairs * self.context.allocation.pair - probes
         together = self.context.allocation.screening if len(members) > 1 else 0.0
         return self.deadline(exp(sum(member.gain for member in members))) - together - self.confirmation(*members)
-
-    def last_deadline(self) -> float:
-        """Until when what was kept may be ablated: of the end, only what every result needs is kept back."""
-        return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
 
 
 def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
@@ -201,15 +197,6 @@ class Confirmations:
         open_ = (each for each in later if not self.suspects.in_candidate(each.candidate))
         trials = (self._confirm(screened, 0, round_, last=last) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
-
-    def on_incumbent(self, found: Iterable[Screened]) -> list[Screened]:
-        """The same on the incumbent as it is now, by their gain."""
-        registry, again = self.context.runner.registry, list[Screened]()
-        for one in found:
-            with suppress(*PLUGIN_ERRORS):
-                plan = candidate_plan(registry, self.state.incumbent, one.candidate.changes)
-                again.append(replace(one, candidate=replace(one.candidate, plan=plan)))
-        return self.in_order_of_gain(again)
 
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its confirmation."""

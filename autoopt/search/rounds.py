@@ -21,8 +21,7 @@ from autoopt.records import (
     Trial,
     Verdict,
 )
-from autoopt.search.ablate import by_whole_runs, take_apart
-from autoopt.search.accept.evidence import FEWEST_SEEDS
+from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
 from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, skip
@@ -100,8 +99,10 @@ class Rounds:
             or self._by_blocks(queue, round_, pipeline)
         ):
             self._announce_kept()
-            if len(self.state.together) < 2:  # what was combined is trained once its parts are decided
-                self._train_kept()
+            kept_by = self.state.made_by
+            # what was combined is trained once its parts are decided
+            if kept_by is not None and not self.context.stopping() and len(self.state.together) < 2:
+                train_with(self.context, self.state, self.state.incumbent, kept_by)
             return None
         return self.stop(round_, queue)
 
@@ -121,31 +122,6 @@ class Rounds:
             return True
         self._evaluate(evaluating, round_, pipeline)
         return self._train(proposals, round_, pipeline)  # with what its probes left undecided
-
-    def settle(self) -> None:
-        """Drops what came in with others and is not shown to be needed; trains what is left of it.
-
-        Where the budget does not hold both, whole runs of the patched script come first, and what they hold stays.
-        """
-        context, state = self.context, self.state
-        if not state.found or context.stopping():
-            return
-        deadline, whole = self._costs.last_deadline(), context.shown_by_whole_runs(state, state.incumbent)
-        if whole is not None:
-            if state.made_by is None or not state.made_by.pairs:
-                return  # what whole runs have shown, blocks of steps do not take apart
-            pair = whole * (1 + 1 / max(state.speedup_so_far, 1.0))
-            deadline = context.allocation.budget - FEWEST_SEEDS * pair
-            if context.now() + context.allocation.ablation(len(state.together)) > deadline:
-                self._train_kept()
-                return
-        context.note(state, *take_apart(context, state, deadline))
-        self._train_kept()
-
-    def _train_kept(self) -> None:
-        context, state = self.context, self.state
-        if not context.stopping() and state.made_by is not None:
-            train_with(context, state, state.incumbent, state.made_by)
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
@@ -212,9 +188,6 @@ class Rounds:
             self._no_time(unseen)
             screening.close()
             open_ = [*self._confirmations.open, *self._taken(screening, plain=False)]
-            if open_ and len(state.together) > 1:  # whatever it holds and does not need makes every comparison longer
-                self.settle()
-            open_ = self._confirmations.on_incumbent(open_)
             return self._confirmations.in_order(open_, screening, round_, last=True)
 
     def _may_compare(self, unseen: Sequence[Proposal]) -> bool:

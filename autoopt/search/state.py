@@ -99,8 +99,7 @@ class SearchState:
     ``ablations``: comparisons that show what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
     ``together``: strategies whose changes were kept as parts of a combined candidate, none of them confirmed by itself,
-        each with the member that its gain is a part of; ``before_combined``: the incumbent that the first of them came
-        to.
+        each with the member that its gain is a part of.
     ``unseen``: strategies that there was no time for, with the seconds that a screening would have taken;
     ``unconfirmed``: trials by id whose confirmation would have taken so many seconds more than were left.
     ``processes``: the most that may train together; ``scaling``: how the final plan does;
@@ -147,7 +146,6 @@ class SearchState:
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     together: dict[str, Member] = field(default_factory=dict)
-    before_combined: Plan = field(default_factory=Plan)
     unseen: dict[str, float] = field(default_factory=dict)
     unconfirmed: dict[int, float] = field(default_factory=dict)
     processes: int = 1

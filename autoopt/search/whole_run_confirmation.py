@@ -119,8 +119,6 @@ class WholeRunConfirmation:
         trial = opened.ended(self._judged(opened.number))
         if trial.verdict is Verdict.KEPT:
             if self.candidate.companions:
-                if not state.together:
-                    state.before_combined = self._before
                 state.together |= self.candidate.parts
             if self._before != state.baseline:
                 with suppress(TrialFailed):  # its patch ran next to the incumbent's

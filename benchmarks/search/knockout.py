@@ -40,7 +40,6 @@ RULES: dict[str, dict[str, Any]] = {
     "small gains come along": {"confirmations.small_gains": _gives([])},
     "quality before the confirmation": {"confirmations.quality_first": _gives(None)},
     "a refused candidate without its likeliest reason": {"suspects.Suspects.without_likeliest": _gives(None)},
-    "parts of a combined candidate are left out": {"rounds.take_apart": _gives([])},
     "parts switched in one process": {"ablate.compare_switched": _gives(None)},
     "the baseline trains next to a plan": {
         "rounds.train_with": _gives(None),

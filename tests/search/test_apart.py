@@ -1,4 +1,4 @@
-"""Stacks taken apart: parts that leaving out is not decided to be worse for are dropped."""
+"""Ablation of what was kept together: parts that bring nothing are dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Change, Decided, Estimate, EstimateKind, JsonDict, Plan, Verdict
-from autoopt.search.ablate import ablate, alone, take_apart
+from autoopt.search.ablate import ablate, alone
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.outcome import decided
@@ -49,32 +49,17 @@ def world(folder: Path, speeds: dict[str, float], **options) -> World:
 def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "good": 1.2, "idle": 1.0})
     state = stack(one, {"strong": (0.34, VAGUE), "good": (0.18, VAGUE), "idle": (0.15, VAGUE)})
-    (told,) = take_apart(one.context, state, one.clock() + 400.0)
+    # the time ends with the first ablation: what was measured before stays a figure of its change
+    rows, (told,) = ablate(one.context, state, one.clock() + 60.0)
     assert set(state.incumbent.names()) == {"strong", "good"}
-    assert told.startswith("idle: confirmed together with others")
-    assert not state.together, "what stays is proved"
+    assert told.startswith("idle was dropped in the ablation")
     assert {c.incumbent.plan.names() for c in state.ablations} >= {("good", "idle"), ("strong", "idle")}
-    # with no time to ablate the smaller plan, what was measured before stays a figure of its change
-    rows, _ = ablate(one.context, state, one.clock())
     assert {row.strategy: row.beside for row in rows} == {"strong": ("idle",), "good": ("idle",)}
     for row, true in zip(rows, (1.4, 1.2), strict=True):
         assert row.without.low < true < row.without.high
     found = {one.strategy: one for one in decided(state)}
     assert found["strong"].verdict is Verdict.KEPT
     assert "as idle was in it" in found["strong"].by
-
-
-def test_without_time_only_those_stay_whose_looks_tell_them_from_chance(tmp_path: Path) -> None:
-    one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
-    state = stack(one, {"strong": (0.34, SURE), "doubtful": (0.18, VAGUE)})
-    (dropped,) = take_apart(one.context, state, one.clock())
-    assert state.incumbent.names() == ("strong",)
-    assert dropped.startswith("doubtful")
-    assert set(state.together) == {"strong"}
-    assert not state.ablations
-    assert ablate(one.context, state, one.clock())[1] == [
-        "confirmed together, none of them alone: strong (about 1.39x)"
-    ]
 
 
 def test_what_another_part_cannot_stand_without_stays(tmp_path: Path) -> None:
@@ -90,11 +75,11 @@ def test_what_another_part_cannot_stand_without_stays(tmp_path: Path) -> None:
     speeds = {"base": 1.0, "leaning": 1.5}
     one = World(tmp_path, strategy("base"), Leaning(), speed=product(speeds), noise=NOISE)
     state = stack(one, {"base": (0.2, VAGUE), "leaning": (0.3, VAGUE)})
-    take_apart(one.context, state, one.clock() + 400.0)
+    ablate(one.context, state, one.clock() + 400.0)
     assert set(state.incumbent.names()) == {"base", "leaning"}
 
 
-def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
+def test_a_setting_that_the_baseline_has_comes_back(tmp_path: Path) -> None:
     def speed(plan: Plan) -> float:
         return 1.4 if "strong" in plan.names() else 1.0
 
@@ -102,12 +87,12 @@ def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
     state = stack(one, {"strong": (0.34, VAGUE), "workers": (0.02, VAGUE)})
     two, four = (Change(strategy="workers", setting={"number": number}) for number in (2, 4))
     state.incumbent = state.incumbent.with_change(four)
-    state.before_combined = Plan(changes=(two,))
-    take_apart(one.context, state, one.clock() + 900.0)
+    state.baseline = Plan(changes=(two,))
+    ablate(one.context, state, one.clock() + 900.0)
     assert state.incumbent.setting("workers") == {"number": 2}
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(0.0, {"one"}), (30.0, {"other"}), (180.0, {"one", "other"})])
+@pytest.mark.parametrize(("seconds", "kept"), [(0.0, {"one", "other"}), (30.0, {"other"}), (180.0, {"one", "other"})])
 def test_time_decides_how_many_equal_parts_can_be_told_from_none(
     tmp_path: Path, seconds: float, kept: set[str]
 ) -> None:
@@ -115,21 +100,19 @@ def test_time_decides_how_many_equal_parts_can_be_told_from_none(
     speeds = {"one": 1.1, "other": 1.1}
     made = world(tmp_path, speeds, noise=NoiseModel("normal", process_sd=0.03))
     state = stack(made, {"one": (0.31, VAGUE), "other": (0.3, VAGUE)})
-    take_apart(made.context, state, made.clock() + seconds)
+    ablate(made.context, state, made.clock() + seconds)
     assert set(state.incumbent.names()) == kept
 
 
-def test_what_could_no_longer_be_tested_is_not_made(tmp_path: Path) -> None:
-    """The end of a run: dropping a part left a plan whose comparison went beyond the budget."""
+def test_without_time_the_confirmed_whole_stands_and_is_said_to(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
     state = stack(one, {"strong": (0.34, SURE), "doubtful": (0.18, VAGUE)})
     one.clock.advance(one.context.allocation.budget - one.context.now() - 1.0)
-    assert take_apart(one.context, state, one.clock()) == []
-    assert set(state.incumbent.names()) == {"strong", "doubtful"}
     (told,) = ablate(one.context, state, one.clock())[1]
-    assert "strong (" in told
+    assert told.startswith("confirmed together, none of them alone: strong (about 1.39x)")
     assert "doubtful (" in told
     assert set(state.incumbent.names()) == {"strong", "doubtful"}
+    assert not state.ablations
 
 
 @pytest.mark.parametrize(("room", "kept"), [(0.2, {"strong", "idle"}), (1.5, {"strong"})])
@@ -159,12 +142,12 @@ NOISE_SWITCHED_APART = NoiseModel("normal", block_sd=0.03, process_sd=0.05)
 
 
 def switched_apart(folder: Path, **options) -> tuple[World, SearchState, int]:
-    """All of them kept together and then taken apart, the state after it, and the processes started before it."""
+    """All of them kept together and then ablated, the state after it, and the processes started before it."""
     strategies = [strategy(name, switchable=name != "loader") for name in SPEEDS]
     made = World(folder, *strategies, speed=product(SPEEDS), noise=NOISE_SWITCHED_APART, **options)
     state = stack(made, {name: (max(log(speed), 0.15), VAGUE) for name, speed in SPEEDS.items()})
     before = len(made.runner.machine.started)
-    take_apart(made.context, state, made.clock() + 400.0)
+    ablate(made.context, state, made.clock() + 400.0)
     return made, state, before
 
 
@@ -180,7 +163,6 @@ def test_what_a_process_can_put_on_and_off_is_left_out_in_it(tmp_path: Path) -> 
     switched = max(len(seen.pairs) for seen in state.ablations if seen.mode == "switched")
     assert began[:switched] == [("loader",)] * switched, "what all of them have in common takes the rest on"
     assert switched >= 2, "processes are replicated"
-    assert not state.together, "each is decided"
     found = {one.strategy: one for one in decided(state)}
     assert "processes that were switched" in found["amp"].by
     for seen in state.ablations:
