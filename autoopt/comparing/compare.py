@@ -37,10 +37,11 @@ from autoopt.search.accept.gathering import PROBE_TIMEOUT
 from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.time_to_target import step_times
 from autoopt.search.baseline import objective_of
+from autoopt.search.compare.arm import READY_SECONDS
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, doubts, learned
-from autoopt.search.trial_runner import SITES, WATCH_SECONDS, TrialRunner
+from autoopt.search.trial_runner import SITES, TrialRunner
 from autoopt.storage.interrupts import handled
 from autoopt.trial.parent import Launcher
 from autoopt.trial.remote.launcher import AnyTrial
@@ -227,7 +228,7 @@ class Comparing:
             return
         self.say(f"watching the {name}'s first steps")
         with runner.trial(Plan(), "watch") as process:
-            sites = Sites.model_validate(process.call(SITES, timeout=min(WATCH_SECONDS, self.trials.patience)))
+            sites = Sites.model_validate(process.call(SITES, timeout=min(READY_SECONDS, self.trials.patience)))
             runner.knows(sites)
             reason = inapplicable(self.registry.fold(each.plan), sites)
             if reason:

@@ -261,7 +261,9 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation], by_run
             return True
         # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
         whole = bool(context.gate.whole_pairs(state.incumbent))
-        return not whole and row.strategy in state.together and not stands_out(without, context.min_gain)
+        gain = log(without.value)
+        stands_out = gain >= max(log1p(context.min_gain), STANDS_OUT * (log(without.high) - gain))
+        return not whole and row.strategy in state.together and not stands_out
 
     seen = [(row.without.value, row) for row in rows if row.without is not None and refused(row, row.without)]
     losers = [one for one in seen if len(rows) > 1 and _verifiable(context, state, one[1].strategy)]
@@ -283,13 +285,7 @@ def _decision(state: SearchState, row: Ablation) -> Decision | None:
 
 
 STANDS_OUT = 0.5
-"""Of the half-width of its interval (log), which holds at all times and is some three standard errors."""
-
-
-def stands_out(estimate: Estimate, min_gain: float) -> bool:
-    """Whether the gain of a part of a confirmed combination is more than chance."""
-    gain = log(estimate.value)
-    return gain >= max(log1p(min_gain), STANDS_OUT * (log(estimate.high) - gain))
+"""Of the half-width of its interval (log), some three standard errors, from which on a gain is more than chance."""
 
 
 MORE = 2.0

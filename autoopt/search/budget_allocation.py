@@ -12,6 +12,7 @@ from math import inf
 
 from autoopt.records.messages import Startup
 from autoopt.search.accept.evidence import FEWEST_SEEDS
+from autoopt.search.compare.arm import READY_SECONDS
 
 BASELINE_TO_TARGET = 0.15
 BASELINE_ALONE = 0.08
@@ -146,16 +147,12 @@ class BudgetAllocation:
         return min(max(0.12 * self.budget, 1.5 * self.comparison), 900.0)
 
 
-START_SECONDS = 300.0
-"""Importing, building and setting up a workload may take this long before it counts as hung."""
 FACTOR = 10.0
 FEWEST_SECONDS = 15.0
 """Once the baseline was started, a stage of another start may take so many times the seconds that it took there, and
 at least so many: a slow disk or a fresh interpreter is not a hang."""
 SHARE = 1 / 3
 """Of the time that is left, for one trial's start."""
-LEAST_SHARE_SECONDS = 10.0
-"""And no less than this."""
 PATIENCE = 2.0
 """Times the seconds that a strategy says its start takes once: such figures are off by that."""
 STEADY_SECONDS = 20.0
@@ -173,8 +170,8 @@ class TimeLimits:
         share: the most of each, whatever a strategy says that its start takes once.
     """
 
-    start: float = START_SECONDS
-    ready: float = START_SECONDS
+    start: float = READY_SECONDS
+    ready: float = READY_SECONDS
     warm_up: float | None = None
     share: float = inf
 
@@ -193,7 +190,7 @@ class TimeLimits:
             saved: seconds that a planned run saves at the very best, which it may cost once; None where not known.
             seconds_left: for the search.
         """
-        share = max(SHARE * seconds_left, LEAST_SHARE_SECONDS)
+        share = max(SHARE * seconds_left, FEWEST_SECONDS)
         warm_up = share if saved is None else min(share, max(saved, FEWEST_SECONDS))
         return replace(self, start=min(self.start, share), ready=min(self.ready, share), warm_up=warm_up, share=share)
 

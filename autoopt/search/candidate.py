@@ -10,11 +10,12 @@ from math import hypot, log1p, sqrt
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
+from autoopt.registry import Registry
 from autoopt.search.beliefs import Member
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses
 from autoopt.search.compare.sequential_test import ALPHA, between_process_of, unseen_mode
 from autoopt.search.compare.statistics import known_radius
-from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict, standing_plan
 from autoopt.search.run_context import MOST_PAIRS, RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import MOST_SETTINGS, Case, Strategy
@@ -88,6 +89,18 @@ def _planned(
     changes = (change, *companions(context, state, strategy, case, setting))
     plan = candidate_plan(registry, state.incumbent, changes)
     return changes, plan if registry.fold(plan) != registry.fold(state.incumbent) else None
+
+
+def combined_of(
+    registry: Registry, state: SearchState, changes: tuple[Change, ...], parts: Mapping[str, Member]
+) -> Candidate | None:
+    """Changes together on the incumbent; None where they cannot stand together, or were tried so already."""
+    plan = standing_plan(registry, state.incumbent, changes)
+    if plan is None or not state.first_time(changes):
+        return None
+    first, *others = changes
+    strategy = registry[first.strategy]
+    return Candidate(strategy, first, tuple(others), plan, None, combined=bool(others), joined=parts)
 
 
 def skip(context: RunContext, state: SearchState, strategy: Strategy, verdict: Verdict, reason: str) -> None:

@@ -8,14 +8,14 @@ from statistics import median
 
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Plan, Trial, Verdict
-from autoopt.search.accept.evidence import Judgement
+from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Side
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.first_training import expected, train_first, train_with
-from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, predicted_gain
+from autoopt.search.planner import predicted_gain, standing_plan
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Risk
@@ -88,10 +88,7 @@ def confirm(
         parameters = f"trains {trained:,} parameters of {state.facts.model.trainable_parameters:,}"
     notes = (ruling.reason, parameters, again, note)
     ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
-    trial = opened.ended(ruling, comparison)
-    if trial.verdict is Verdict.KEPT and candidate.companions:  # the ablation decides which of them it needs
-        state.together |= candidate.parts
-    return trial
+    return opened.ended(ruling, comparison)
 
 
 def _shown_by_probes(context: RunContext, state: SearchState, candidate: Candidate) -> bool:
@@ -184,6 +181,8 @@ class OpenTrial:
         )
         state.trials.append(trial)
         if trial.verdict is Verdict.KEPT:
+            if candidate.companions:  # the ablation decides which of them it needs
+                state.together |= candidate.parts
             state.comparisons[self.number] = comparison
             state.incumbent, state.base = context.runner.registry.order(candidate.plan), str(self.number)
         context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
@@ -215,21 +214,13 @@ def drawn_otherwise(context: RunContext, state: SearchState, changes: Sequence[C
         return []
     if any(registry[change.strategy].risk.trains_otherwise for change in changes):
         return []
-    numeric = (change for change in changes if registry[change.strategy].risk is Risk.NUMERIC)
-    return [change for change in numeric if other_samples(context, state, change)]
-
-
-def other_samples(context: RunContext, state: SearchState, change: Change) -> bool:
-    """Whether a change makes the samples otherwise."""
-    registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
-    try:
-        return registry.fold(candidate_plan(registry, state.incumbent, (change,))).dataset != before.dataset
-    except PLUGIN_ERRORS:
-        return False
-
-
-FEWEST_TRAININGS = 4
-"""Baseline and plan, from two seeds."""
+    found, before = list[Change](), registry.fold(state.incumbent).dataset
+    for change in changes:
+        plan = standing_plan(registry, state.incumbent, (change,))
+        numeric = registry[change.strategy].risk is Risk.NUMERIC
+        if numeric and plan is not None and registry.fold(plan).dataset != before:
+            found.append(change)
+    return found
 
 
 def seconds_of_trainings(context: RunContext, state: SearchState, left: float) -> float:
@@ -243,9 +234,8 @@ def seconds_of_trainings(context: RunContext, state: SearchState, left: float) -
     """
     allocation = context.allocation
     if state.trained is None and state.objective.target is not None and not context.stopping():
-        least = (
-            allocation.baseline(target_given=True) + allocation.comparison + FEWEST_TRAININGS * allocation.start_seconds
-        )
+        starts = 2 * FEWEST_SEEDS * allocation.start_seconds  # of baseline and plan
+        least = allocation.baseline(target_given=True) + allocation.comparison + starts
         if _needed(allocation) > left >= least:
             train_first(context, state)
     return _needed(context.allocation)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import exp, expm1, inf, log, log1p
 
 from autoopt.records import Change, Quality, Round, Trial, Verdict
-from autoopt.search.ablate import MORE, by_whole_runs
+from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
 from autoopt.search.confirmation import confirm
@@ -144,7 +144,6 @@ class Confirmations:
 
     Attributes:
         undecided: changes of which probes do not report whether they train as well, so that trainings have to.
-        open: those that their share of the time has left undecided.
     """
 
     def __init__(self, context: RunContext, state: SearchState, seen_bottleneck: dict[str, str | None]) -> None:
@@ -152,26 +151,20 @@ class Confirmations:
         self._seen_bottleneck, self._costs = seen_bottleneck, Costs(context, state)
         self._skipped: Sequence[Skipped] = ()
         self.undecided = list[Change]()
-        self.open = list[Screened]()
         self._found: list[Screened] = []
         self.suspects = Suspects(context, state)
 
     def begin(self, skipped: Sequence[Skipped]) -> None:
         """A round on another incumbent, with what is not tried alone."""
         self._skipped = skipped
-        self.open.clear()
 
     def whole_of(self, candidate: Candidate) -> Candidate:
         """A candidate with what predictions promise besides, each too little to be tried alone."""
         small = [one for one in promised_of(self._skipped) if not self.suspects.of(one[0])]
         return with_small(self.context, self.state, candidate, small)
 
-    def in_order(self, waiting: list[Screened], screening: Screening, round_: Round, *, last: bool = False) -> bool:
-        """Confirms one after the other until one is kept; what the time does not hold waits for the others.
-
-        Args:
-            last: nothing else waits for the time: each has all that is left.
-        """
+    def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
+        """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
         later = list[Screened]()
         self._found = [*waiting, *screening.found]
         for each in self.suspects.all:
@@ -188,14 +181,14 @@ class Confirmations:
                 continue
             if not self._learns_as_well(screened, screening, waiting):
                 continue
-            trial = self._confirm(screened, len(waiting), round_, last=last)
+            trial = self._confirm(screened, len(waiting), round_)
             if trial is not None and trial.verdict is Verdict.KEPT:
                 return True
             if trial is not None and trial.verdict is Verdict.QUALITY_LOST:
                 with closing(screening):
                     self.less_doubtful(screened, screening, waiting, trial.quality)
         open_ = (each for each in later if not self.suspects.in_candidate(each.candidate))
-        trials = (self._confirm(screened, 0, round_, last=last) for screened in open_)
+        trials = (self._confirm(screened, 0, round_) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
 
     def _left_for(self, screened: Screened) -> float:
@@ -272,12 +265,8 @@ class Confirmations:
                     waiting.append(one)
         waiting[:] = self.in_order_of_gain(waiting)
 
-    def _confirm(self, screened: Screened, remaining: int, round_: Round, *, last: bool) -> Trial | None:
-        """Confirms the best of the screening; None without the time for two pairs of processes.
-
-        What is undecided after some times the seconds that it promised waits for the ablation of what was confirmed
-        before it.
-        """
+    def _confirm(self, screened: Screened, remaining: int, round_: Round) -> Trial | None:
+        """Confirms the best of the screening; None without the time for two pairs of processes."""
         context, state = self.context, self.state
         candidate = screened.candidate
         left, needed = self._left_for(screened), self._costs.pairs(screened)
@@ -291,19 +280,14 @@ class Confirmations:
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        seconds = min(left, MORE * needed) if len(state.together) > 1 and not last else left
-        trial = confirm(
+        return confirm(
             context,
             state,
             candidate,
             deadline=context.now() + left,
             number=screened.trial.id,
-            seconds=seconds,
+            seconds=left,
             note=f"seen as {exp(screened.gain):.2f}x in the screening",
             remaining=remaining,
             earlier=screened.pairs(state.incumbent),
         )
-        seen = trial.throughput
-        if trial.verdict is Verdict.INCONCLUSIVE and seen is not None and seconds < left and seen.value > 1.0:
-            self.open.append(replace(screened, trial=trial, gain=log(seen.value)))
-        return trial

@@ -37,7 +37,7 @@ NAMING_SHARE = 0.5
 """Of the first training, at most; where that is not enough the first training shows it."""
 
 PROFILE_SECONDS, LEAST_SCREENINGS = 10.0, 3
-"""The least search: its profile, about, looks, and one short confirmation with its probes."""
+"""The least search on a short budget: its profile, about, screenings, and one short confirmation with its probes."""
 NOT_LOOKED_FOR = (
     "no metric of the script was looked for, since this budget hardly holds a training of the final plan: --metric "
     "'PATTERN' names one, a larger --budget finds it"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -86,31 +86,27 @@ def outcome_of(
         price_per_hour: of the device.
     """
 
-    def configured(
-        plan: Plan,
-        side: Side | None,
-        runs: tuple[TrainingRun, ...],
-        seconds: Estimate | None,
-        source: Literal["measured", "modelled"] = "measured",
-    ) -> Configuration:
-        return configuration(
-            plan,
-            state.environment,
-            profile=state.profiles.get(plan.key),
-            side=side,
-            runs=runs,
-            time_to_target=seconds,
-            source=source,
-            price_per_hour=price_per_hour,
-            processes=state.facts.processes,
-        )
-
-    side = verification.baseline_side or (state.control.side if state.control else None)
-    runs = verification.baseline_runs or ((state.trained,) if state.trained else ())
-    best = baseline = configured(state.baseline, side, runs, verification.baseline_seconds)
+    devices: dict[str, Any] = {"price_per_hour": price_per_hour, "processes": state.facts.processes}
+    best = baseline = configuration(
+        state.baseline,
+        state.environment,
+        profile=state.profiles.get(state.baseline.key),
+        side=verification.baseline_side or (state.control.side if state.control else None),
+        runs=verification.baseline_runs or ((state.trained,) if state.trained else ()),
+        time_to_target=verification.baseline_seconds,
+        **devices,
+    )
     if state.incumbent != state.baseline:
-        found = verification
-        best = configured(state.incumbent, found.best_side, found.best_runs, found.best_seconds, found.best_source)
+        best = configuration(
+            state.incumbent,
+            state.environment,
+            profile=state.profiles.get(state.incumbent.key),
+            side=verification.best_side,
+            runs=verification.best_runs,
+            time_to_target=verification.best_seconds,
+            source=verification.best_source,
+            **devices,
+        )
     return Outcome(
         state=state,
         baseline=baseline,

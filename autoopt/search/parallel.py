@@ -1,4 +1,4 @@
-"""Looks on several places at once, where there are some and a control of neighbours allows it."""
+"""Screenings on several places at once, where there are some and a control of neighbours allows it."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ class ParallelRace:
                 self._begin(screening, noise)
 
     def screen(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
-        """The screening of a candidate, waited for; measured now where it was not expected. See ``Race.look``."""
+        """The screening of a candidate, waited for; measured now where it was not expected. See ``Race.screen``."""
         if candidate.key not in self._waiting:
             self._begin(Expected(candidate, self._main.limits), noise)
         future = self._waiting.pop(candidate.key)

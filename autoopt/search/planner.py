@@ -16,7 +16,6 @@ from autoopt.records import (
     Round,
     Stop,
     StopReason,
-    Trial,
     Verdict,
 )
 from autoopt.registry import Registry
@@ -152,9 +151,10 @@ def _consider(
             break
         else:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")
-        raised = next((trial.reason for trial in case.trials if _raised(trial, strategy, setting)), "")
-        if raised:
-            return Skipped(strategy, Verdict.FAILED, raised, setting)
+        for trial in case.trials:  # an exception of its own: another incumbent mends none
+            own = trial.strategy == strategy.name and trial.setting == setting and not trial.companions
+            if own and trial.reason.startswith("error:"):
+                return Skipped(strategy, Verdict.FAILED, trial.reason, setting)
         refused = _refused(registry, strategy, case, setting)
         if refused:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, refused, setting)
@@ -174,12 +174,6 @@ def _why_not(strategy: Strategy, case: Case, reason: str) -> str:
     """Why it does not apply; what it knows of the workload may be nothing, for its look into it crashed."""
     reported, crashed = reason or "it says that it does not apply", case.inspected(strategy.name).get("error")
     return f"{reported} (its look into the workload failed: {crashed})" if crashed else reported
-
-
-def _raised(trial: Trial, strategy: Strategy, setting: JsonDict) -> bool:
-    """Whether a setting ended with an exception of its own: another incumbent mends none."""
-    own = trial.strategy == strategy.name and trial.setting == setting and not trial.companions
-    return own and trial.reason.startswith("error:")
 
 
 def best_of(strategy: Strategy, predicted: Estimate | None, case: Case) -> float:
@@ -277,6 +271,16 @@ def candidate_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, .
                 plan = plan.without(other.strategy)
         plan = plan.with_change(change)
     return registry.order(plan)
+
+
+def standing_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, ...]) -> Plan | None:
+    """The same; None where these changes cannot stand together, or a strategy fails."""
+    try:
+        plan = candidate_plan(registry, incumbent, changes)
+        registry.fold(plan)
+    except PLUGIN_ERRORS:
+        return None
+    return plan
 
 
 def plugin_error(error: BaseException) -> str:

@@ -14,8 +14,8 @@ from autoopt.records import Change, Estimate, EstimateKind, Plan
 from autoopt.registry import Registry
 from autoopt.search.accept.trainings import TURNS_SCATTER
 from autoopt.search.beliefs import Member
-from autoopt.search.candidate import Candidate, Screened, companions
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan
+from autoopt.search.candidate import Candidate, Screened, combined_of, companions
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan, standing_plan
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
@@ -111,11 +111,8 @@ def _worth_its_rounding(
     noise = TURNS_SCATTER if state.noise.floor is None else state.noise.floor
     if promise.value >= 1.0 + max(context.min_gain, noise):
         return True
-    try:
-        plan = candidate_plan(context.runner.registry, state.incumbent, (proposal.change,))
-        return context.gate.rounding(plan) <= context.gate.rounding(state.incumbent)
-    except PLUGIN_ERRORS:
-        return False
+    plan = standing_plan(context.runner.registry, state.incumbent, (proposal.change,))
+    return plan is not None and context.gate.rounding(plan) <= context.gate.rounding(state.incumbent)
 
 
 def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None] | None:
@@ -195,11 +192,7 @@ def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], 
     pairs = [(one.strategy, other.strategy) for one in added for other in changes]
     if any(one == other or registry.exclude(one, other) for one, other in pairs):
         return None
-    try:
-        plan = candidate_plan(registry, state.incumbent, (*changes, *added))
-        registry.fold(plan)
-    except PLUGIN_ERRORS:
-        return None
+    plan = standing_plan(registry, state.incumbent, (*changes, *added))
     return plan if context.runner.in_source(Plan(changes=tuple(added))) else None
 
 
@@ -287,20 +280,5 @@ def combined(state: SearchState, registry: Registry, members: Sequence[Screened]
         for change in member.candidate.changes:
             if not any(registry.exclude(change.strategy, taken) for taken in changes):
                 changes.setdefault(change.strategy, change)
-    first, *others = changes.values()
-    try:
-        plan = candidate_plan(registry, state.incumbent, (first, *others))
-        registry.fold(plan)
-    except PLUGIN_ERRORS:
-        return None
-    if not state.first_time((first, *others)):
-        return None
-    return Candidate(
-        members[0].candidate.strategy,
-        first,
-        tuple(others),
-        plan,
-        None,
-        combined=True,
-        joined={name: part for member in reversed(members) for name, part in member.candidate.parts.items()},
-    )
+    parts = {name: part for member in reversed(members) for name, part in member.candidate.parts.items()}
+    return combined_of(registry, state, tuple(changes.values()), parts)

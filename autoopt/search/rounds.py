@@ -28,7 +28,7 @@ from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, co
 from autoopt.search.confirmation import confirm, seconds_of_trainings, takes_trainings
 from autoopt.search.confirmations import Confirmations, Costs
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
-from autoopt.search.first_training import train_first, train_with
+from autoopt.search.first_training import PROFILE_SECONDS, train_first, train_with
 from autoopt.search.outcome import configuration, named, out_of_time, unscreened
 from autoopt.search.planner import (
     PLUGIN_ERRORS,
@@ -51,15 +51,11 @@ from autoopt.search.whole_run_confirmation import WholeRunConfirmation
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case, Strategy
 
-AGAIN_SECONDS = 10.0
-"""Seconds, about, that a further round takes on a short budget before it screens anything: its profile."""
-
 LIKELY, LIKELIER = 0.9, 0.5
 """The chance of a gain that is worth a part in a pair of whole runs, before and after the screening: what fails costs
 the whole little."""
 
 NOT_IN_LINES = "the script's own lines would have to say it, and no edit of them does"
-
 
 NO_TARGET = "its training is judged by when it reaches a value of the metric: name one with --target"
 
@@ -98,11 +94,7 @@ class Rounds:
             )
             or self._by_blocks(queue, round_, pipeline)
         ):
-            self._announce_kept()
-            kept_by = self.state.made_by
-            # what was combined is trained once its parts are decided
-            if kept_by is not None and not self.context.stopping() and len(self.state.together) < 2:
-                train_with(self.context, self.state, self.state.incumbent, kept_by)
+            self._kept()
             return None
         return self.stop(round_, queue)
 
@@ -187,8 +179,7 @@ class Rounds:
                     break
             self._no_time(unseen)
             screening.close()
-            open_ = [*self._confirmations.open, *self._taken(screening, plain=False)]
-            return self._confirmations.in_order(open_, screening, round_, last=True)
+            return self._confirmations.in_order(self._taken(screening, plain=False), screening, round_)
 
     def _may_compare(self, unseen: Sequence[Proposal]) -> bool:
         """Whether blocks of steps can be compared: the A/A control comes before the first of them."""
@@ -445,7 +436,7 @@ class Rounds:
             return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
         now, deadline, allocation = self.context.now(), self._costs.deadline(), self.context.allocation
         begun = bool(self.state.rounds)
-        profile = AGAIN_SECONDS if begun else 0.0
+        profile = PROFILE_SECONDS if begun else 0.0  # a further round takes it before it screens anything
         needed = allocation.comparison + (profile + allocation.screening if begun else 0.0)
         # whole runs are their own verification, for which blocks of steps keep time back
         if now + needed > deadline and now + profile + self._costs.whole_runs() > allocation.budget:
@@ -500,13 +491,16 @@ class Rounds:
         if proposal.strategy.name not in {trial.strategy for trial in self.state.trials}:
             self.state.skip(proposal.strategy, Verdict.NOT_TRIED, reason, predicted=proposal.predicted)
 
-    def _announce_kept(self) -> None:
+    def _kept(self) -> None:
+        """Announces what was kept, and trains it; what was combined once its parts are decided."""
         context, state = self.context, self.state
         trial = next(t for t in reversed(state.trials) if str(t.id) == state.base)
-        side = state.comparisons[trial.id].candidate
-        best = configuration(state.incumbent, state.environment, side=side)
+        comparison = state.comparisons[trial.id]
+        best = configuration(state.incumbent, state.environment, side=comparison.candidate)
         speedup = Speedup(throughput=trial.throughput, detail="over the incumbent before it")
         context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
+        if not context.stopping() and len(state.together) < 2:
+            train_with(context, state, state.incumbent, comparison)
 
 
 def _as_seen(queue: Queue, screening: Screening) -> Queue:

@@ -146,12 +146,6 @@ class RunContext:
         due = [incumbent] * (2 - probes.has(incumbent)) if plan is None else self.gate.unprobed(plan, incumbent)
         return sum(allocation.start_seconds + (probes.seconds(one) or allocation.probe) for one in due)
 
-    def testable(self, state: SearchState, plan: Plan) -> bool:
-        """Whether there is time to compare a plan that was never confirmed with the baseline, and to probe it."""
-        probes = state.dearer_start(plan) + self.probes_due(plan, state.baseline)
-        needed = 2 * self.pair_seconds(state, state.baseline, plan) + probes
-        return not self.stopping() and self.now() + needed <= self.allocation.budget
-
     def progress(self, number: int) -> OnProgress:
         """Announces how the measurement of a trial stands."""
 

@@ -1,8 +1,7 @@
 """Screening: seconds for every candidate, to find what is worth confirming. No claim is made here.
 
 Every applicable change with the companions that belong to it gets one screening against the live incumbent; those that
-do well are asked for their next setting. Of what does not stand out the likelier half has further screening in fresh
-processes while a gain can still be confirmed (successive halving: Jamieson and Talwalkar, AISTATS 2016).
+do well are asked for their next setting.
 """
 
 from __future__ import annotations
@@ -333,15 +332,12 @@ class Talk:
             self.goes_on = False
             return None
         candidate = candidate_of(self._context, self._state, self.strategy, self._case, setting)
-        if candidate is None or self._cannot_pay(candidate):
+        # a prediction must allow a gain worth having, as the planner asks of a strategy's first setting
+        least, predicted = 1.0 + self._context.min_gain, candidate.predicted if candidate is not None else None
+        if candidate is None or (predicted is not None and best_of(self.strategy, predicted, self._case) < least):
             self._answer(None)
             return None
         return candidate
-
-    def _cannot_pay(self, candidate: Candidate) -> bool:
-        """Whether its prediction allows no gain worth having, as the planner asks of a strategy's first setting."""
-        predicted = candidate.predicted
-        return predicted is not None and best_of(self.strategy, predicted, self._case) < 1.0 + self._context.min_gain
 
     def ask(self, remaining: int) -> None:
         """Screens the next setting, and answers: kept where it is the best of this strategy so far."""

@@ -398,14 +398,12 @@ class SearchState:
         rest = [trial for name, trial in self.skipped.items() if name not in ran]
         crashed, notes = [note for note in rest if note.id], [note for note in rest if not note.id]
         numbered = [note.model_copy(update={"id": n}) for n, note in enumerate(notes, self.numbers + 1)]
-        trials = [self._with_belief(trial) for trial in self.trials]
+        trials = list(self.trials)
+        for place, trial in enumerate(trials):
+            believed = self.beliefs.believed(trial.strategy, trial.predicted)
+            if not trial.companions and trial.throughput is not None and believed is not trial.predicted:
+                trials[place] = trial.model_copy(update={"believed": believed})
         return (*sorted([*trials, *crashed], key=lambda trial: trial.id), *numbered)
-
-    def _with_belief(self, trial: Trial) -> Trial:
-        if trial.companions or trial.throughput is None:
-            return trial
-        believed = self.beliefs.believed(trial.strategy, trial.predicted)
-        return trial if believed is trial.predicted else trial.model_copy(update={"believed": believed})
 
 
 def changes_text(changes: tuple[Change, ...]) -> str:

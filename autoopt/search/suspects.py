@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from autoopt.records import Change, Quality, Verdict
 from autoopt.search.accept.levels import BATCHES
-from autoopt.search.candidate import Candidate, Screened
+from autoopt.search.candidate import Candidate, Screened, combined_of
 from autoopt.search.confirmation import drawn_otherwise
 from autoopt.search.outcome import named
-from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
+from autoopt.search.planner import standing_plan
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 
@@ -99,36 +99,19 @@ class Suspects:
         """A combined candidate less the likeliest reason of another training; None where nothing new is left."""
         if not candidate.combined:
             return None
-        out, registry, state = self.likeliest(candidate.changes), self.context.runner.registry, self.state
+        out = self.likeliest(candidate.changes)
         rest = tuple(change for change in candidate.changes if change != out)
-        try:
-            plan = candidate_plan(registry, state.incumbent, rest)
-            registry.fold(plan)
-        except PLUGIN_ERRORS:
-            return None
-        if not state.first_time(rest):
-            return None
-        first, *others = rest
-        return replace(
-            candidate,
-            strategy=registry[first.strategy],
-            change=first,
-            companions=tuple(others),
-            plan=plan,
-            predicted=None,
-            combined=bool(others),
-            joined={name: part for name, part in candidate.parts.items() if out.strategy not in (name, part[0])},
-        )
+        parts = {name: part for name, part in candidate.parts.items() if out.strategy not in (name, part[0])}
+        return combined_of(self.context.runner.registry, self.state, rest, parts)
 
     def _suspicion(self, change: Change) -> tuple[int, float, bool]:
         """How likely a change trains otherwise: by its risk, its rounding, and whether it makes other batches."""
         registry, state = self.context.runner.registry, self.state
         before = registry.fold(state.incumbent)
         risk = registry[change.strategy].risk.rank
-        try:
-            plan = candidate_plan(registry, state.incumbent, (change,))
-            after = registry.fold(plan)
-        except PLUGIN_ERRORS:
+        plan = standing_plan(registry, state.incumbent, (change,))
+        if plan is None:
             return risk, 1.0, True
+        after = registry.fold(plan)
         other = (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
         return risk, self.context.gate.rounding(plan), other

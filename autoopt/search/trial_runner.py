@@ -21,8 +21,8 @@ from autoopt.script.metric import chosen, in_output
 from autoopt.script.sites import moved
 from autoopt.script.whole_run import saw_one_machine, turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
-from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
-from autoopt.search.compare.arm import ScriptArm, TrialArm
+from autoopt.search.budget_allocation import TimeLimits
+from autoopt.search.compare.arm import READY_SECONDS, ScriptArm, TrialArm
 from autoopt.search.compare.comparison import Comparison
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
@@ -30,8 +30,6 @@ from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
 
 SITES = "autoopt.script.tasks:sites"
 PROBE = "autoopt.benchmark.tasks:probe"
-WATCH_SECONDS = 300.0
-"""A script that does not come through a few training steps within that time counts as hung."""
 
 CONFIRMED = 1
 """Evaluations after the first that reaches the target, which must reach it as well."""
@@ -254,7 +252,7 @@ class TrialRunner:
             return None
         if self.base.script.sites is None:
             with self.trial(Plan(), "watch") as process:
-                sites = Sites.model_validate(process.call(SITES, timeout=WATCH_SECONDS))
+                sites = Sites.model_validate(process.call(SITES, timeout=READY_SECONDS))
                 if then is not None:
                     then(process, sites)
             self.knows(sites)
@@ -345,7 +343,7 @@ class TrialRunner:
         limits = self._limits(plan)
         if script is None or self.registry.fold(plan, own_setup(script.sites)).compile is None:
             return limits.start
-        return max(limits.start, START_SECONDS if limits.warm_up is None else limits.warm_up)
+        return max(limits.start, READY_SECONDS if limits.warm_up is None else limits.warm_up)
 
     def _limits(self, plan: Plan) -> TimeLimits:
         """Limits of a plan's starts, with what its changes are known to take once."""

@@ -117,12 +117,9 @@ class WholeRunConfirmation:
         candidate = replace(self.candidate, predicted=self._predicted)
         opened = OpenTrial(context, state, candidate, "confirming by whole runs")
         trial = opened.ended(self._judged(opened.number))
-        if trial.verdict is Verdict.KEPT:
-            if self.candidate.companions:
-                state.together |= self.candidate.parts
-            if self._before != state.baseline:
-                with suppress(TrialFailed):  # its patch ran next to the incumbent's
-                    self._pair(opened.number, 0, state.baseline)
+        if trial.verdict is Verdict.KEPT and self._before != state.baseline:
+            with suppress(TrialFailed):  # its patch ran next to the incumbent's
+                self._pair(opened.number, 0, state.baseline)
         self._learn(trial.time_to_target)
         return trial
 

@@ -19,7 +19,8 @@ SWITCHED_BLOCK = "autoopt.benchmark.tasks:switched_block"
 SETTLING_STEPS = 3
 """Steps after a process first takes a plan on that are not measured: kernels are chosen, memory is asked for."""
 READY_SECONDS = 300.0
-"""How long building and setting up may take before it counts as hung."""
+"""Importing, building and setting up a workload may take this long before it counts as hung; so may the first steps of
+a script."""
 MOST_RUNS = 50
 """Runs of one script within one comparison; one that ends sooner than that is too short to be measured."""
 _LONG_ENOUGH = 0.1
@@ -172,12 +173,8 @@ class ScriptArm(TrialArm):
             if not self._may_run_again(failure):
                 raise
         self._again()
-        self._go_on()
-        return block()
-
-    def _go_on(self) -> None:
-        """Makes a further run ready to be measured."""
         self.warm_up(self._warmed_up_in)
+        return block()
 
     def _may_run_again(self, failure: TrialFailed) -> bool:
         return failure.where == ScriptEnded.WHERE and self._runs < MOST_RUNS
