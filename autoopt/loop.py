@@ -46,7 +46,9 @@ class Loop:
         diagnose(self.context, state)
         benchmark(self.context, state, self.options)
         tune(self.context, state, self.options)
-        stop = self._rounds(Rounds(self.context, state), state)
+        rounds = Rounds(self.context, state)
+        stop = self._rounds(rounds, state)
+        rounds.train_kept()
         budget = self.context.allocation.budget
         if state.found:
             self.context.begin("ablate", len(state.rounds))

@@ -43,7 +43,7 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         if len(state.found) > 1 and not by_runs:
             stepping = [c for c in state.incumbent.changes if not context.between_steps(c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
-            _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
+            compare_switched(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
         changes = state.incumbent.changes
         figures = [
             _without_by_whole_runs(context, state, change, deadline)
@@ -145,7 +145,7 @@ def _each_alone(context: RunContext, state: SearchState, rows: list[Ablation], d
     changes = [Change(strategy=row.strategy, setting=row.setting) for row in rows]
     plans = {c.strategy: context.runner.registry.order(state.baseline.with_change(c)) for c in changes}
     others = [p for name, p in plans.items() if p != state.incumbent and not context.between_steps(name)]
-    _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
+    compare_switched(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
         plan = plans[row.strategy]
         if context.between_steps(row.strategy):
@@ -199,23 +199,6 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
             return ratio
     found = (seen for seen in reversed([*state.comparisons.values(), *state.ablations]) if seen.estimate)
     return next((seen.estimate for seen in found if seen.compares(base, plan)), None)
-
-
-def _each(
-    context: RunContext, state: SearchState, pairs: Sequence[tuple[Plan, Plan]], role: SideName, deadline: float
-) -> None:
-    """Measures those comparisons of plans that are missing or undecided, where a process can put the change on and off.
-
-    Args:
-        pairs: incumbent and candidate, of which ``role`` is the same plan in each.
-    """
-    shared, fresh = SIDES.index(role), role == "candidate"
-    seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
-    open_ = (plans for plans, known in seen if known is None or undecided(known))
-    if others := [plans[1 - shared] for plans in open_ if differ(context, *plans)]:
-        purpose = "ablation: without each" if fresh else "ablation: each alone"
-        text = f"{purpose}, in processes that put it on and off"
-        compare_switched(context, state, pairs[0][shared], others, role, deadline, text)
 
 
 def _ratio(
@@ -288,10 +271,6 @@ STANDS_OUT = 0.5
 """Of the half-width of its interval (log), some three standard errors, from which on a gain is more than chance."""
 
 
-MORE = 2.0
-"""They may take so many times the pairs that what was seen of them promises: looks flatter what they find."""
-
-
 def undecided(seen: Comparison) -> bool:
     """Whether more processes may decide it that switch between its plans, as those that it has did."""
     return seen.decision is Decision.INCONCLUSIVE and seen.mode == SWITCHED
@@ -317,37 +296,43 @@ def differ(context: RunContext, one: Plan, other: Plan) -> bool | None:
         return None
 
 
+MORE = 2.0
+"""Processes that switch may take so many times the seconds that a decision is thought to take."""
+
+
 def compare_switched(
-    context: RunContext,
-    state: SearchState,
-    shared: Plan,
-    others: Sequence[Plan],
-    role: SideName,
-    deadline: float,
-    purpose: str,
+    context: RunContext, state: SearchState, pairs: Sequence[tuple[Plan, Plan]], role: SideName, deadline: float
 ) -> None:
-    """Compares one plan with those of the others that a process can take on next to it, into ``state.ablations``.
+    """Compares pairs of plans in processes that put a change on and off, where such can, into ``state.ablations``.
 
     Args:
-        role: of the shared plan in each comparison.
+        pairs: incumbent and candidate, of which ``role`` is the same plan in each.
         deadline: on the run's clock.
 
-    The first of them come first: as many as there is time for in as many processes as a decision takes. An undecided
-    comparison of the same two goes on.
+    Those that are missing or undecided are compared, the first of them first: as many as there is time for in as many
+    processes as a decision takes.
     """
-    seen = [
+    side, fresh = SIDES.index(role), role == "candidate"
+    seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
+    open_ = (plans for plans, known in seen if known is None or undecided(known))
+    others = [plans[1 - side] for plans in open_ if differ(context, *plans)]
+    if not others or context.stopping():
+        return
+    shared = pairs[0][side]
+    spent = [
         screening.seconds / len(screening.pairs)
         for screening in (*state.screenings, *state.ablations)
         if screening.mode == SWITCHED
     ]
-    each, start = fmean([seconds_of_screening(context.allocation, state), *seen]), context.allocation.start_seconds
+    each, start = fmean([seconds_of_screening(context.allocation, state), *spent]), context.allocation.start_seconds
     in_time = max(int(((deadline - context.now()) / FEWEST_PAIRS - start) / each), 0)
     base, chosen = switchable_from(context, shared, switchable_from(context, shared, others)[1][:in_time])
-    if not chosen or context.stopping():
+    if not chosen:
         return
     until = min(deadline, context.now() + MORE * FEWEST_PAIRS * (start + len(chosen) * each))
+    what = "without each" if fresh else "each alone"
     key = {
-        "purpose": purpose,
+        "purpose": f"ablation: {what}, in processes that put it on and off",
         "process": base.model_dump(),
         role: shared.model_dump(),
         "others": [plan.model_dump() for plan in chosen],

@@ -43,13 +43,17 @@ def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
     )
 
 
-def measure_noise(context: RunContext, state: SearchState) -> AAControl:
-    """Compares the baseline with itself in as many pairs of separate processes as its seconds hold, one at least; where
+def compare_with_itself(context: RunContext, state: SearchState) -> None:
+    """Makes the A/A control, if it was not made yet: blocks of steps are compared in its light.
+
+    The baseline is compared with itself in as many pairs of separate processes as its seconds hold, one at least; where
     one pair alone does not read as equal, in a second one.
 
     Raises:
         BaselineFailed: it does not train.
     """
+    if state.control is not None and state.control.made:
+        return
     seconds = context.allocation.noise
     key = {"plan": state.baseline.model_dump()} if state.baseline.changes else {}
 
@@ -80,8 +84,10 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         failure = comparison.failure
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
         raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
-    noise = noise_of(comparison, Rule(min_gain=context.min_gain))
-    return AAControl(noise=noise, comparison=comparison)
+    state.noise = noise_of(comparison, Rule(min_gain=context.min_gain))
+    state.control = AAControl(noise=state.noise, comparison=comparison)
+    context.warn(state, *doubts(state.noise, comparison))
+    context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
 
 
 def described(context: RunContext, options: Options) -> SearchState:
@@ -216,20 +222,6 @@ def _measure(context: RunContext, state: SearchState) -> BaselineFailed | None:
         state.control = None
         return failed
     return None
-
-
-def compare_with_itself(context: RunContext, state: SearchState) -> None:
-    """Makes the A/A control, if it was not made yet: blocks of steps are compared in its light.
-
-    Raises:
-        BaselineFailed: the baseline does not train.
-    """
-    if state.control is not None and state.control.made:
-        return
-    control = measure_noise(context, state)
-    state.control, state.noise = control, control.noise
-    context.warn(state, *doubts(control.noise, control.comparison))
-    context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
 
 
 _STAGES = {

@@ -86,13 +86,6 @@ class BudgetAllocation:
         """Seconds to train baseline and final plan to the target alternately, from one fresh seed."""
         return (self.baseline_seconds + self.start_seconds) * (1 + 1 / max(speedup, 1.0))
 
-    def ablation(self, changes: int) -> float:
-        """Seconds to leave out each of that many changes; trying them alone has what is left at the end.
-
-        A single change was compared when it was kept.
-        """
-        return changes * self.comparison if changes > 1 else 0.0
-
     @property
     def pair(self) -> float:
         """Seconds that a pair of processes takes, with their blocks."""
@@ -116,8 +109,8 @@ class BudgetAllocation:
     def kept_back(self, changes: int, speedup: float = 1.0) -> float:
         """Seconds reserved for the end of the run.
 
-        Nothing before a change was kept. Then the final plan is trained from one seed, compared once more, and ablated;
-        further seeds take what else is left.
+        Nothing before a change was kept. Then the final plan is trained from one seed, compared once more, and each of
+        several changes is left out once; further seeds, and each change alone, take what else is left.
 
         Args:
             changes: that were kept so far.
@@ -125,9 +118,9 @@ class BudgetAllocation:
         """
         if not changes:
             return 0.0
-        return min(
-            self.verification(1, speedup) + self.comparison + self.ablation(changes), KEPT_BACK_AT_MOST * self.budget
-        )
+        comparisons = 1 + changes if changes > 1 else 1
+        needed = self.verification(1, speedup) + comparisons * self.comparison
+        return min(needed, KEPT_BACK_AT_MOST * self.budget)
 
     def last_deadline(self, speedup: float = 1.0) -> float:
         """When promising candidates must be decided: then the final plan is compared, and trained from two seeds.
@@ -153,6 +146,8 @@ FEWEST_SECONDS = 15.0
 at least so many: a slow disk or a fresh interpreter is not a hang."""
 SHARE = 1 / 3
 """Of the time that is left, for one trial's start."""
+LEAST_SHARE_SECONDS = 10.0
+"""And no less than this."""
 PATIENCE = 2.0
 """Times the seconds that a strategy says its start takes once: such figures are off by that."""
 STEADY_SECONDS = 20.0
@@ -190,7 +185,7 @@ class TimeLimits:
             saved: seconds that a planned run saves at the very best, which it may cost once; None where not known.
             seconds_left: for the search.
         """
-        share = max(SHARE * seconds_left, FEWEST_SECONDS)
+        share = max(SHARE * seconds_left, LEAST_SHARE_SECONDS)
         warm_up = share if saved is None else min(share, max(saved, FEWEST_SECONDS))
         return replace(self, start=min(self.start, share), ready=min(self.ready, share), warm_up=warm_up, share=share)
 

@@ -191,11 +191,13 @@ class Screened:
         return rival_strategies(self.candidate.strategy, other.candidate.strategy)
 
 
-def alone_or_together(found: Iterable[Screened]) -> list[Screened]:
+def without_rivals(
+    found: Iterable[Screened], rivals: Callable[[Screened, Screened], bool] = Screened.rivals
+) -> list[Screened]:
     """The largest gains of which no two are rivals, the best first."""
     taken: list[Screened] = []
     for one in sorted(found, key=lambda screened: -screened.gain):
-        if not any(one.rivals(other) for other in taken):
+        if not any(rivals(one, other) for other in taken):
             taken.append(one)
     return taken
 

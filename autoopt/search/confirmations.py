@@ -14,11 +14,11 @@ from math import exp, expm1, inf, log, log1p
 from autoopt.records import Change, Quality, Round, Trial, Verdict
 from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
-from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, alone_or_together, pairs_to_confirm
+from autoopt.search.candidate import FEWEST_PAIRS, HOPE, Candidate, Screened, pairs_to_confirm, without_rivals
 from autoopt.search.confirmation import confirm
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import Skipped
-from autoopt.search.promised import promised_of, small_gains, with_small
+from autoopt.search.promised import Small, promised_of, small_gains, with_small
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
@@ -96,7 +96,7 @@ class Costs:
         """
         plain = [screened for screened in found if screened.plain]
         stacks = sorted((s for s in plain if s.candidate.combined), key=lambda s: s.gain)
-        members = stacks[-1:] or alone_or_together(plain)
+        members = stacks[-1:] or without_rivals(plain)
         if not members:
             probes = self.context.probes_due(None, self.state.incumbent)
             pairs = FEWEST_PAIRS - counts
@@ -158,10 +158,14 @@ class Confirmations:
         """A round on another incumbent, with what is not tried alone."""
         self._skipped = skipped
 
-    def whole_of(self, candidate: Candidate) -> Candidate:
-        """A candidate with what predictions promise besides, each too little to be tried alone."""
-        small = [one for one in promised_of(self._skipped) if not self.suspects.of(one[0])]
-        return with_small(self.context, self.state, candidate, small)
+    def whole_of(self, candidate: Candidate, small: Iterable[Small] = ()) -> Candidate:
+        """A candidate with what predictions promise besides, each too little to be tried alone.
+
+        Args:
+            small: further changes that may come along.
+        """
+        added = [one for one in (*small, *promised_of(self._skipped)) if not self.suspects.of(one[0])]
+        return with_small(self.context, self.state, candidate, added)
 
     def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
@@ -172,8 +176,7 @@ class Confirmations:
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)
             left = self._left_for(screened)
-            small = [one for one in small_gains(screened, self._found, self._skipped) if not self.suspects.of(one[0])]
-            joined = replace(screened, candidate=with_small(self.context, self.state, screened.candidate, small))
+            joined = replace(screened, candidate=self.whole_of(screened.candidate, small_gains(screened, self._found)))
             if self._costs.confirmation(joined) <= left:
                 screened = joined  # with what brings too little to be confirmed alone
             if self._costs.pairs(screened) > left:

@@ -14,7 +14,7 @@ from autoopt.records import Change, Estimate, EstimateKind, Plan
 from autoopt.registry import Registry
 from autoopt.search.accept.trainings import TURNS_SCATTER
 from autoopt.search.beliefs import Member
-from autoopt.search.candidate import Candidate, Screened, combined_of, companions
+from autoopt.search.candidate import Candidate, Screened, combined_of, companions, without_rivals
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan, standing_plan
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
@@ -168,9 +168,7 @@ class _Asked:
         return self._pipeline.after(seconds, **options)
 
 
-def with_small(
-    context: RunContext, state: SearchState, whole: Candidate, small: Sequence[tuple[Change, Estimate | None]]
-) -> Candidate:
+def with_small(context: RunContext, state: SearchState, whole: Candidate, small: Sequence[Small]) -> Candidate:
     """A candidate with what brings something besides, each too little to be shown alone. The confirmation is of the
     whole.
 
@@ -196,23 +194,25 @@ def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], 
     return plan if context.runner.in_source(Plan(changes=tuple(added))) else None
 
 
-def small_gains(
-    screened: Screened, found: Iterable[Screened], skipped: Iterable[Skipped]
-) -> list[tuple[Change, Estimate | None]]:
-    """What may be confirmed together with a candidate, though not alone.
+Small = tuple[Change, Estimate | None]
+"""A change that brings too little to be confirmed alone, with what is predicted of it."""
 
-    That is what a prediction promises: where it was screened, the screening has to agree.
+
+def small_gains(screened: Screened, found: Iterable[Screened]) -> list[Small]:
+    """What was screened and may be confirmed together with a candidate, though not alone.
+
+    That is what a prediction promises, where its screening agrees.
     """
-    small = list[tuple[Change, Estimate | None]]()
+    small = list[Small]()
     for other in found:
         candidate = other.candidate
         promised = _promised(candidate.strategy, candidate.predicted) is not None
         if promised and not candidate.companions and other.gain > other.error and not other.rivals(screened):
             small.append((candidate.change, candidate.predicted))
-    return [*small, *promised_of(skipped)]
+    return small
 
 
-def promised_of(skipped: Iterable[Skipped]) -> list[tuple[Change, Estimate | None]]:
+def promised_of(skipped: Iterable[Skipped]) -> list[Small]:
     """Those of what is not tried alone of which a prediction promises a gain."""
     return [(each.change, each.predicted) for each in skipped if _promised(each.strategy, each.predicted) is not None]
 
@@ -234,28 +234,19 @@ def screen_combined(screening: Screening) -> None:
     threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
     good = [s for s in screening.found if s.gain > threshold and s.plain and not s.candidate.combined]
     good.sort(key=lambda screened: -screened.gain)
-    members = _without_rivals(good, screening.case, registry)
+
+    def exclude(one: Screened, other: Screened) -> bool:
+        return _exclude(one, other, screening.case, registry)
+
+    members = without_rivals(good, lambda one, other: one.rivals(other) or exclude(one, other))
     taken = {member.candidate.strategy for member in members}
-    rivals = [
-        s
-        for s in good
-        if s.candidate.strategy not in taken
-        and not any(_exclude(s, member, screening.case, registry) for member in members)
-    ]
+    others = (s for s in good if s.candidate.strategy not in taken)
+    rivals = [s for s in others if not any(exclude(s, member) for member in members)]
     for whole in (members, [*members, *rivals[:1]] if rivals else []):
         if len(whole) > 1 and not screening.over:
             candidate = combined(screening.state, registry, whole)
             if candidate is not None:
                 screening.screen(candidate)
-
-
-def _without_rivals(screened: Iterable[Screened], case: Case, registry: Registry) -> list[Screened]:
-    """The best of those that shorten the same input stages or exclude one another, and all others; one a strategy."""
-    taken: list[Screened] = []
-    for one in screened:
-        if not any(one.rivals(other) or _exclude(one, other, case, registry) for other in taken):
-            taken.append(one)
-    return taken
 
 
 def _exclude(one: Screened, other: Screened, case: Case, registry: Registry) -> bool:

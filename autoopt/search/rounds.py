@@ -94,7 +94,9 @@ class Rounds:
             )
             or self._by_blocks(queue, round_, pipeline)
         ):
-            self._kept()
+            self._announce_kept()
+            if len(self.state.together) < 2:  # a combination may change yet
+                self.train_kept()
             return None
         return self.stop(round_, queue)
 
@@ -491,16 +493,19 @@ class Rounds:
         if proposal.strategy.name not in {trial.strategy for trial in self.state.trials}:
             self.state.skip(proposal.strategy, Verdict.NOT_TRIED, reason, predicted=proposal.predicted)
 
-    def _kept(self) -> None:
-        """Announces what was kept, and trains it; what was combined once its parts are decided."""
+    def train_kept(self) -> None:
+        """Trains what was kept next to the baseline, if that still waits for its first training."""
+        context, state = self.context, self.state
+        if not context.stopping() and state.made_by is not None:
+            train_with(context, state, state.incumbent, state.made_by)
+
+    def _announce_kept(self) -> None:
         context, state = self.context, self.state
         trial = next(t for t in reversed(state.trials) if str(t.id) == state.base)
-        comparison = state.comparisons[trial.id]
-        best = configuration(state.incumbent, state.environment, side=comparison.candidate)
+        side = state.comparisons[trial.id].candidate
+        best = configuration(state.incumbent, state.environment, side=side)
         speedup = Speedup(throughput=trial.throughput, detail="over the incumbent before it")
         context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
-        if not context.stopping() and len(state.together) < 2:
-            train_with(context, state, state.incumbent, comparison)
 
 
 def _as_seen(queue: Queue, screening: Screening) -> Queue:

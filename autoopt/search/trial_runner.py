@@ -292,14 +292,14 @@ class TrialRunner:
 
     def placed(self) -> list[TrialRunner]:
         """A runner for each place: the same trials, started there."""
-        return [self._at(place) for place in self.places]
-
-    def _at(self, place: Place) -> TrialRunner:
-        there = copy.copy(self)
-        there.place, there._launcher = place.name, place.launcher
-        if place.devices is not None:
-            there.base = self.base.model_copy(update={"devices": place.devices})
-        return there
+        found = []
+        for place in self.places:
+            there = copy.copy(self)
+            there.place, there._launcher = place.name, place.launcher
+            if place.devices is not None:
+                there.base = self.base.model_copy(update={"devices": place.devices})
+            found.append(there)
+        return found
 
     def workers(self) -> Workers:
         """Workers that fill the places."""

@@ -120,7 +120,9 @@ class Probes:
 
         try:
             found = level(0)
-            wanted, most = found.batches_wanted, self._affordable(facts)
+            wanted, step, most = found.batches_wanted, self.step_seconds, 0
+            if step is not None and (self.weights or facts.adapter == "script"):
+                most = int(min(MOST_GRADIENTS, _MORE * self._seconds / _POINTS / step))
             if wanted is not None and not at_any_weights and wanted <= most:
                 found = level(min(max(int(1.5 * wanted), GRADIENTS // 2), most))  # more, since it is an estimate
         except TrialFailed as failure:
@@ -156,13 +158,6 @@ class Probes:
         before, other = self._probe(incumbent, facts, asked, None), other_side or self
         other._own = self._own  # gradients are compared at the same weights
         return before, other._probe(candidate, facts, asked, before)
-
-    def _affordable(self, facts: WorkloadFacts) -> int:
-        """Batches at each set of weights that the time for a bias allows."""
-        step = self.step_seconds
-        if step is None or not (self.weights or facts.adapter == "script"):
-            return 0
-        return int(min(MOST_GRADIENTS, _MORE * self._seconds / _POINTS / step))
 
     def _usual(self, facts: WorkloadFacts, until: int) -> int:
         step = self.step_seconds
