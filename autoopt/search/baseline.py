@@ -133,7 +133,8 @@ def described(context: RunContext, options: Options) -> SearchState:
         seen = opportunities(registry, state.case(registry, None, None), context.choice, 1 + context.min_gain)
         context.announce(seen.model_copy(update={"at": context.now()}))
     if least > 1:
-        state.adopt(context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan))
+        plan = context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan)
+        state.baseline = state.incumbent = plan
     context.warn(state, *context.runner.registry.warnings, *state.facts.warnings)
     return state
 

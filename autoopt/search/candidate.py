@@ -103,6 +103,17 @@ def combined_of(
     return Candidate(strategy, first, tuple(others), plan, None, combined=bool(others), joined=parts)
 
 
+def settings_of(
+    context: RunContext, state: SearchState, strategy: Strategy, case: Case
+) -> Iterator[tuple[JsonDict, Answer]]:
+    """The conversation with a strategy; its crash is noted as its failure."""
+
+    def crashed(error: BaseException) -> None:
+        skip(context, state, strategy, Verdict.FAILED, plugin_error(error))
+
+    return conversation(strategy, case, crashed)
+
+
 def skip(context: RunContext, state: SearchState, strategy: Strategy, verdict: Verdict, reason: str) -> None:
     """Notes and announces why a strategy of which nothing was tried is not tried."""
     if strategy.name not in {trial.strategy for trial in state.trials}:
@@ -124,10 +135,13 @@ def companions(
     return tuple(wanted)
 
 
-def conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | BaseException, Answer]]:
+def conversation(
+    strategy: Strategy, case: Case, crashed: Callable[[BaseException], object] = lambda error: None
+) -> Iterator[tuple[JsonDict, Answer]]:
     """Settings one by one; what ``answer`` is called with is sent back into a generator.
 
-    An exception of the strategy comes out as a value, since its crash is a result.
+    Args:
+        crashed: is called with an exception of the strategy, since its crash is a result.
     """
     replies: list[Trial | None] = []
     try:
@@ -150,7 +164,7 @@ def conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | Ba
     except (GeneratorExit, TrialFailed):
         raise
     except PLUGIN_ERRORS as error:
-        yield error, replies.append
+        crashed(error)
 
 
 INPUT = frozenset({"storage", "preparation", "collate"})

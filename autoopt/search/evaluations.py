@@ -18,10 +18,10 @@ from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.levels import METRIC_ROUNDING
 from autoopt.search.accept.time_to_target import TrainedRatio
-from autoopt.search.candidate import FEWEST_PAIRS, Candidate, candidate_of, conversation, skip
+from autoopt.search.candidate import FEWEST_PAIRS, Candidate, candidate_of, settings_of, skip
 from autoopt.search.confirmation import OpenTrial
 from autoopt.search.outcome import configuration
-from autoopt.search.planner import Proposal, plugin_error
+from autoopt.search.planner import Proposal
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case
@@ -58,10 +58,7 @@ def try_evaluations(
     fewest = min(FEWEST_PAIRS, most)
     for proposal in proposals:
         (stage,) = proposal.strategy.stages
-        for setting, answer in conversation(proposal.strategy, case):
-            if isinstance(setting, BaseException):
-                skip(context, state, proposal.strategy, Verdict.FAILED, plugin_error(setting))
-                break
+        for setting, answer in settings_of(context, state, proposal.strategy, case):
             share, left = share_of_run(state, round_, stage), deadline - context.now()
             seconds, why = fewest * pair_seconds(context, state, stage), ""
             if share is None:

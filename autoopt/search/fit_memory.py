@@ -122,8 +122,7 @@ class Fitting:
             raise Interrupted("stopped before a plan was found under which the workload fits in memory")
         if found is None:
             raise self._nothing() from failure
-        self.state.adopt(found)
-        self.context.gate.baseline = found
+        self.state.baseline = self.state.incumbent = self.context.gate.baseline = found
         tight = f" (only just: {self._tight[found.key]})" if found.key in self._tight else ""
         return (
             f"the workload as it is does not fit in memory ({self._outcomes[Plan().key]}); the reference, here "

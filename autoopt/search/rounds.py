@@ -24,7 +24,7 @@ from autoopt.records import (
 from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
-from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, skip
+from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, settings_of, skip
 from autoopt.search.confirmation import confirm, seconds_of_trainings, takes_trainings
 from autoopt.search.confirmations import Confirmations, Costs
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
@@ -38,7 +38,6 @@ from autoopt.search.planner import (
     at_the_ceiling,
     build_queue,
     nothing_left,
-    plugin_error,
     predict,
     predicted_gain,
 )
@@ -400,10 +399,7 @@ class Rounds:
         """
         context, state, strategy = self.context, self.state, proposal.strategy
         kept = False
-        for setting, answer in conversation(strategy, case):
-            if isinstance(setting, BaseException):
-                skip(context, state, strategy, Verdict.FAILED, plugin_error(setting))
-                break
+        for setting, answer in settings_of(context, state, strategy, case):
             deadline, by_runs = self._costs.deadline(), self._ends_at_the_target()
             if context.stopping() or (not by_runs and context.now() + context.allocation.comparison > deadline):
                 skip(context, state, strategy, Verdict.NOT_TRIED, "the time for the search is up")
@@ -536,8 +532,6 @@ def _next_setting(strategy: Strategy, refused: JsonDict, case: Case) -> JsonDict
     """A strategy's setting after a refused one: one that is a part of that, else the next; empty without one."""
     settings = list[JsonDict]()
     for setting, answer in conversation(strategy, case):
-        if isinstance(setting, BaseException):
-            break
         settings.append(setting)
         answer(None)
     later = settings[settings.index(refused) + 1 :] if refused in settings else []

@@ -21,9 +21,9 @@ from autoopt.search.candidate import (
     Candidate,
     Screened,
     candidate_of,
-    conversation,
     plan_of,
     rival_strategies,
+    settings_of,
     skip,
 )
 from autoopt.search.compare.comparison import Comparison, Decision
@@ -32,7 +32,7 @@ from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
 from autoopt.search.confirmation import OpenTrial
 from autoopt.search.parallel import Expected, ParallelRace, open_race
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, best_of, by_promise, plugin_error
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, best_of, by_promise
 from autoopt.search.race import Race, SwitchedScreenings
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -309,7 +309,7 @@ class Talk:
     def __init__(self, screening: Screening, strategy: Strategy) -> None:
         self._screening, self.strategy = screening, strategy
         self._context, self._state, self._case = screening.context, screening.state, screening.case
-        self._settings = conversation(strategy, screening.case)
+        self._settings = settings_of(self._context, self._state, strategy, screening.case)
         self.best = 0.0
         self.goes_on = True
         self._upcoming: Candidate | None = None
@@ -327,10 +327,6 @@ class Talk:
             self.goes_on = False
             return None
         setting, self._answer = found
-        if isinstance(setting, BaseException):
-            skip(self._context, self._state, self.strategy, Verdict.FAILED, plugin_error(setting))
-            self.goes_on = False
-            return None
         candidate = candidate_of(self._context, self._state, self.strategy, self._case, setting)
         # a prediction must allow a gain worth having, as the planner asks of a strategy's first setting
         least, predicted = 1.0 + self._context.min_gain, candidate.predicted if candidate is not None else None

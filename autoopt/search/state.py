@@ -203,10 +203,6 @@ class SearchState:
             return profile.block.page_faults / max(profile.block.steps, 1)
         return fmean(found) if found else None
 
-    def adopt(self, baseline: Plan) -> None:
-        """Makes a plan the baseline, from which the search starts."""
-        self.baseline = self.incumbent = baseline
-
     @property
     def ends_too_early(self) -> bool:
         """Whether runs of the incumbent, or of plans next to it, were over before blocks of their steps could count."""
