@@ -39,7 +39,7 @@ RULES: dict[str, dict[str, Any]] = {
     "all that is promised, first": {"rounds.together": _gives(None)},
     "small gains come along": {"confirmations.small_gains": _gives([])},
     "quality before the confirmation": {"confirmations.quality_first": _gives(None)},
-    "a refused candidate without its likeliest reason": {"suspects.Suspects.without_likeliest": _gives(None)},
+    "a refused candidate without its likeliest reason": {"confirmations.Suspects.without_likeliest": _gives(None)},
     "parts switched in one process": {"ablate.compare_switched": _gives(None)},
     "the baseline trains next to a plan": {
         "rounds.train_with": _gives(None),
