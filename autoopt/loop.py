@@ -71,7 +71,7 @@ class Loop:
             if isinstance(profile, Stop):
                 return profile
             self.context.begin("optimize", index)
-            stop = rounds.optimize(*profile)
+            stop = rounds.optimize(profile[1])
             if stop:
                 return stop
         return over

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from math import exp, expm1, inf, log, log1p
 
-from autoopt.records import Change, Quality, Round, Trial, Verdict
+from autoopt.records import Change, Quality, Trial, Verdict
 from autoopt.search.ablate import by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.levels import BATCHES
@@ -252,15 +252,15 @@ class Confirmations:
 
     Args:
         context, state: of the run.
-        seen_bottleneck: under which each strategy was tried, by its name.
 
     Attributes:
+        seen_bottleneck: under which each strategy was tried, by its name.
         undecided: changes of which probes do not report whether they train as well, so that trainings have to.
     """
 
-    def __init__(self, context: RunContext, state: SearchState, seen_bottleneck: dict[str, str | None]) -> None:
-        self.context, self.state = context, state
-        self._seen_bottleneck, self._costs = seen_bottleneck, Costs(context, state)
+    def __init__(self, context: RunContext, state: SearchState) -> None:
+        self.context, self.state, self._costs = context, state, Costs(context, state)
+        self.seen_bottleneck: dict[str, str | None] = {}
         self._skipped: Sequence[Skipped] = ()
         self.undecided = list[Change]()
         self._found: list[Screened] = []
@@ -269,6 +269,10 @@ class Confirmations:
     def begin(self, skipped: Sequence[Skipped]) -> None:
         """A round on another incumbent, with what is not tried alone."""
         self._skipped = skipped
+
+    def tried(self, strategy: str) -> None:
+        """A strategy was tried, and comes back under another bottleneck only."""
+        self.seen_bottleneck[strategy] = self.state.rounds[-1].bottleneck
 
     def whole_of(self, candidate: Candidate, small: Iterable[Small] = ()) -> Candidate:
         """A candidate with what predictions promise besides, each too little to be tried alone.
@@ -279,7 +283,7 @@ class Confirmations:
         added = [one for one in (*small, *promised_of(self._skipped)) if not self.suspects.of(one[0])]
         return with_small(self.context, self.state, candidate, added)
 
-    def in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
+    def in_order(self, waiting: list[Screened], screening: Screening) -> bool:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
         later = list[Screened]()
         self._found = [*waiting, *screening.found]
@@ -296,14 +300,14 @@ class Confirmations:
                 continue
             if not self._learns_as_well(screened, screening, waiting):
                 continue
-            trial = self._confirm(screened, len(waiting), round_)
+            trial = self._confirm(screened, len(waiting))
             if trial is not None and trial.verdict is Verdict.KEPT:
                 return True
             if trial is not None and trial.verdict is Verdict.QUALITY_LOST:
                 with closing(screening):
                     self.less_doubtful(screened, screening, waiting, trial.quality)
         open_ = (each for each in later if not self.suspects.in_candidate(each.candidate))
-        trials = (self._confirm(screened, 0, round_) for screened in open_)
+        trials = (self._confirm(screened, 0) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
 
     def _left_for(self, screened: Screened) -> float:
@@ -380,7 +384,7 @@ class Confirmations:
                     waiting.append(one)
         waiting[:] = self.in_order_of_gain(waiting)
 
-    def _confirm(self, screened: Screened, remaining: int, round_: Round) -> Trial | None:
+    def _confirm(self, screened: Screened, remaining: int) -> Trial | None:
         """Confirms the best of the screening; None without the time for two pairs of processes."""
         context, state = self.context, self.state
         candidate = screened.candidate
@@ -394,7 +398,7 @@ class Confirmations:
             return None
         # its confirmation takes its place
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]
-        self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
+        self.tried(candidate.strategy.name)
         return confirm(
             context,
             state,

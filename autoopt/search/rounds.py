@@ -14,7 +14,6 @@ from autoopt.records import (
     JsonDict,
     Plan,
     Quality,
-    Round,
     Speedup,
     Stop,
     StopReason,
@@ -68,59 +67,58 @@ class Rounds:
 
     def __init__(self, context: RunContext, state: SearchState) -> None:
         self.context, self.state = context, state
-        self._seen_bottleneck: dict[str, str | None] = {}
         self._run_whole = set[str]()
         self._costs = Costs(context, state)
-        self._confirmations = Confirmations(context, state, self._seen_bottleneck)
+        self._confirmations = Confirmations(context, state)
         self._suspects = self._confirmations.suspects
+        self._pipeline: Pipeline | None = None
 
-    def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
+    def optimize(self, pipeline: Pipeline | None) -> Stop | None:
         """Screens what is worth a screening on the incumbent, and confirms what did well; the combined candidate of it
         first.
 
         Returns:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
         """
-        queue = self.queue(pipeline)
+        self._pipeline = pipeline
+        queue = self.queue()
         self._confirmations.begin([each for each in queue.skipped if not self._takes_trainings(each)])
-        predictions = Queue(tuple(self._coming_back(queue, round_))).predictions
+        predictions = Queue(tuple(self._coming_back(queue))).predictions
         self.context.announce(Predicted(at=self.context.now(), predictions=predictions))
         if (
-            self._by_whole_runs(queue, pipeline, round_)
+            self._by_whole_runs(queue)
             # a pair of short runs shows more than steps do, before whose comparison they may be over
-            or (
-                by_whole_runs(self.context, self.state) and self._by_whole_runs(queue, pipeline, round_, LIKELIER, HOPE)
-            )
-            or self._by_blocks(queue, round_, pipeline)
+            or (by_whole_runs(self.context, self.state) and self._by_whole_runs(queue, LIKELIER, HOPE))
+            or self._by_blocks(queue)
         ):
             self._announce_kept()
             if len(self.state.together) < 2:  # a combination may change yet
                 self.train_kept()
             return None
-        return self.stop(round_, queue)
+        return self.stop(queue)
 
-    def _by_blocks(self, queue: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
+    def _by_blocks(self, queue: Queue) -> bool:
         """Screens proposals by blocks of steps and confirms what did well; then tries what trains otherwise."""
-        proposals = self._coming_back(queue, round_)
+        proposals = self._coming_back(queue)
         evaluating = [proposal for proposal in proposals if proposal.strategy.between_steps]
         proposals = [proposal for proposal in proposals if proposal not in evaluating]
         most = max((predicted_gain(each.predicted) or 1.0 for each in proposals), default=1.0)
         at_once = [each for each in evaluating if (predicted_gain(each.predicted) or 1.0) >= most]
-        self._evaluate(at_once, round_, pipeline, other=most)
+        self._evaluate(at_once, other=most)
         slow = [proposal for proposal in proposals if self._takes_trainings(proposal)]
         quick = [proposal for proposal in proposals if proposal not in slow]
-        kept = self._screen_and_confirm(quick, queue, round_, pipeline)
+        kept = self._screen_and_confirm(quick, queue)
         if kept:
             self._no_time(slow)  # unless a further round has it
             return True
-        self._evaluate(evaluating, round_, pipeline)
-        return self._train(proposals, round_, pipeline)  # with what its probes left undecided
+        self._evaluate(evaluating)
+        return self._train(proposals)  # with what its probes left undecided
 
-    def queue(self, pipeline: Pipeline | None) -> Queue:
+    def queue(self) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
         context, state = self.context, self.state
         registry = context.runner.registry
-        case = state.case(registry, pipeline, self._left())
+        case, pipeline = self._case(), self._pipeline
         # of a disturbed profile only what it expects to be slower is believed
         threshold = 1.0 if pipeline is not None and pipeline.doubtful else self.threshold
         plan = build_queue(registry, case, context.choice, threshold, state.untrainable)
@@ -145,16 +143,14 @@ class Rounds:
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
 
-    def _screen_and_confirm(
-        self, proposals: Sequence[Proposal], queue: Queue, round_: Round, pipeline: Pipeline | None
-    ) -> bool:
+    def _screen_and_confirm(self, proposals: Sequence[Proposal], queue: Queue) -> bool:
         """Screens, confirms clear gains, and then what may be a gain.
 
         Where whole runs are short for the budget, a pair of them shows more than further looks.
         """
         context, state = self.context, self.state
         short = not state.found and context.run_seconds(state) is not None
-        case = state.case(context.runner.registry, pipeline, self._left())
+        case = self._case()
         unseen = list(proposals)
         if not self._may_compare(unseen):
             self._no_time(unseen)
@@ -165,12 +161,12 @@ class Rounds:
                 before = len(unseen)
                 if not known:
                     aside = [each for each in unseen if self._suspects.of(each.change)]
-                    unseen = self._screen(screening, [each for each in unseen if each not in aside], round_) + aside
+                    unseen = self._screen(screening, [each for each in unseen if each not in aside]) + aside
                 screening.close()
-                if short and self._by_whole_runs(_as_seen(queue, screening), pipeline, round_, LIKELIER, HOPE):
+                if short and self._by_whole_runs(_as_seen(queue, screening), LIKELIER, HOPE):
                     self._no_time(unseen)
                     return True
-                if self._confirmations.in_order(self._taken(screening, plain=True), screening, round_):
+                if self._confirmations.in_order(self._taken(screening, plain=True), screening):
                     self._no_time(unseen)
                     return True
                 if known:
@@ -180,7 +176,7 @@ class Rounds:
                     break
             self._no_time(unseen)
             screening.close()
-            return self._confirmations.in_order(self._taken(screening, plain=False), screening, round_)
+            return self._confirmations.in_order(self._taken(screening, plain=False), screening)
 
     def _may_compare(self, unseen: Sequence[Proposal]) -> bool:
         """Whether blocks of steps can be compared: the A/A control comes before the first of them."""
@@ -218,37 +214,32 @@ class Rounds:
         screening.found = [s for s in screening.found if s not in found]
         return self._confirmations.in_order_of_gain(found)
 
-    def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
+    def _screen(self, screening: Screening, unseen: list[Proposal]) -> list[Proposal]:
         """Screens proposals, alone and together, while its time lasts; gives back those that had no screening."""
         left = screening.run(unseen)
         screen_combined(screening)
         open_ = {screened.candidate.strategy.name for screened in screening.found}
         for proposal in unseen:
             if proposal not in left and proposal.strategy.name not in open_:
-                self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
+                self._confirmations.tried(proposal.strategy.name)
         return left
 
     def _evaluate(
         self,
         proposals: Sequence[Proposal],
-        round_: Round,
-        pipeline: Pipeline | None,
         most: int = MOST_PAIRS,
         by: float = inf,
         other: float = 1.0,
     ) -> None:
         """Tries changes of evaluation alone; what is kept of them moves no bottleneck of the step."""
-        context, state = self.context, self.state
-        case = state.case(context.runner.registry, pipeline, self._left())
-        try_evaluations(context, state, proposals, case, round_, min(self._costs.deadline(), by), most, other)
+        context, state, deadline = self.context, self.state, min(self._costs.deadline(), by)
+        try_evaluations(context, state, proposals, self._case(), state.rounds[-1], deadline, most, other)
         for proposal in proposals:
-            self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
+            self._confirmations.tried(proposal.strategy.name)
 
     def _by_whole_runs(
         self,
         queue: Queue,
-        pipeline: Pipeline | None,
-        round_: Round,
         likely: float = LIKELY,
         hope: float = 0.0,
     ) -> bool:
@@ -262,8 +253,7 @@ class Rounds:
             likely: see :func:`together`.
             hope: see :class:`WholeRunConfirmation`.
         """
-        context, state = self.context, self.state
-        case = state.case(context.runner.registry, pipeline, self._left())
+        context, state, case = self.context, self.state, self._case()
         refused = {trial.strategy for trial in state.trials if not trial.companions and _refuses(trial)}
         every: list[Proposal | Skipped] = [*queue.proposals, *(each for each in queue.skipped if each.predicted)]
         timed = set[str]()
@@ -288,8 +278,8 @@ class Rounds:
                     continue
                 if unconfirmed:
                     by = context.allocation.budget - confirmation.needed - confirmation.pair_seconds  # which verify it
-                    untimed = [each for each in unconfirmed if self._comes_back(each.strategy, round_)]
-                    self._evaluate(untimed, round_, pipeline, most=1, by=by)
+                    untimed = [each for each in unconfirmed if self._comes_back(each.strategy)]
+                    self._evaluate(untimed, most=1, by=by)
                     gains = {each.strategy.name: self._evaluates_faster(each) for each in unconfirmed}
                     for each in unconfirmed:
                         if gains[each.strategy.name] is None:
@@ -311,15 +301,15 @@ class Rounds:
                     aside.update(names[len(names) // 2 :])
                     continue
                 doubtful = candidate.change, doubtful[1]
-            self._leave_out(*doubtful, candidate, round_)
+            self._leave_out(*doubtful, candidate)
             every = _less(every, doubtful[0], case)
             refused |= {doubtful[0].strategy} - {each.strategy.name for each in every}
             aside.clear()
         return False
 
-    def _leave_out(self, change: Change, quality: Quality, whole: Candidate, round_: Round) -> None:
+    def _leave_out(self, change: Change, quality: Quality, whole: Candidate) -> None:
         """Notes that a change is left out of what is confirmed together, for the quality of the whole."""
-        self._seen_bottleneck[change.strategy] = round_.bottleneck
+        self._confirmations.tried(change.strategy)
         left_out, strategy = self._suspects.add(whole, quality, change), self.context.runner.registry[change.strategy]
         self.state.skip(strategy, left_out.verdict, left_out.reason, setting=change.setting)
 
@@ -355,7 +345,7 @@ class Rounds:
                 return None
         return None
 
-    def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
+    def _train(self, proposals: Sequence[Proposal]) -> bool:
         """Tries what trains otherwise, where there is time for the runs to the target that it takes."""
         context, state = self.context, self.state
         waiting = [proposal for proposal in proposals if self._takes_trainings(proposal)]
@@ -374,9 +364,8 @@ class Rounds:
                 text = state.untrainable or unjudged or "there was no time to train the baseline"
                 self._not_tried(proposal, text)
                 continue
-            self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
-            case = state.case(context.runner.registry, pipeline, left)
-            if self._search_settings(proposal, case, len(waiting) - n - 1):
+            self._confirmations.tried(proposal.strategy.name)
+            if self._search_settings(proposal, self._case(), len(waiting) - n - 1):
                 return True
         return False
 
@@ -442,7 +431,7 @@ class Rounds:
             return out_of_time(now, deadline, allocation.budget, needed, begun=begun)
         return None
 
-    def stop(self, round_: Round, plan: Queue) -> Stop:
+    def stop(self, plan: Queue) -> Stop:
         """Why a round in which nothing was kept ends the search.
 
         Where no stage holds the step back, that is the reason, also where something was left for lack of time.
@@ -453,7 +442,7 @@ class Rounds:
         waiting = unscreened(self.state)
         if waiting and not over:
             over = Stop(reason=StopReason.BUDGET, detail=f"there was no time left for {named(waiting)}")
-        return at_the_ceiling(round_) or over or nothing_left(plan, self.threshold)
+        return at_the_ceiling(self.state.rounds[-1]) or over or nothing_left(plan, self.threshold)
 
     @property
     def threshold(self) -> float:
@@ -463,13 +452,16 @@ class Rounds:
     def _left(self) -> float:
         return self._costs.deadline() - self.context.now()
 
-    def _comes_back(self, strategy: Strategy, round_: Round) -> bool:
-        """A strategy that was tried comes back only under another bottleneck."""
-        name = strategy.name
-        return name not in self._seen_bottleneck or self._seen_bottleneck[name] != round_.bottleneck
+    def _case(self) -> Case:
+        return self.state.case(self.context.runner.registry, self._pipeline, self._left())
 
-    def _coming_back(self, queue: Queue, round_: Round) -> list[Proposal]:
-        return [proposal for proposal in queue.proposals if self._comes_back(proposal.strategy, round_)]
+    def _comes_back(self, strategy: Strategy) -> bool:
+        """A strategy that was tried comes back only under another bottleneck."""
+        seen, bottleneck = self._confirmations.seen_bottleneck, self.state.rounds[-1].bottleneck
+        return strategy.name not in seen or seen[strategy.name] != bottleneck
+
+    def _coming_back(self, queue: Queue) -> list[Proposal]:
+        return [proposal for proposal in queue.proposals if self._comes_back(proposal.strategy)]
 
     def _no_time(self, waiting: Sequence[Proposal]) -> None:
         """Notes those that were left when the time was up, or where a run is over before its steps can be compared."""
