@@ -98,21 +98,15 @@ def _promised_next_to(
         return None
     said, after = next_to
     promise = _promised(proposal.strategy, state.beliefs.believed(proposal.strategy.name, said), likely)
-    if promise is None or not _worth_its_rounding(context, state, proposal, promise):
+    if promise is None:
         return None
-    return promise, said, after
-
-
-def _worth_its_rounding(
-    context: RunContext, state: SearchState, proposal: Proposal | Skipped, promise: Estimate
-) -> bool:
-    """Whether a change computes as exactly as the incumbent, or promises a gain above the noise (before the A/A
-    control that of whole runs): one that nobody could see is no reason to train in other numbers."""
+    # a gain that nobody could see is no reason to train in other numbers; before the A/A control whole runs show it
     noise = TURNS_SCATTER if state.noise.floor is None else state.noise.floor
-    if promise.value >= 1.0 + max(context.min_gain, noise):
-        return True
-    plan = standing_plan(context.runner.registry, state.incumbent, (proposal.change,))
-    return plan is not None and context.gate.rounding(plan) <= context.gate.rounding(state.incumbent)
+    if promise.value < 1.0 + max(context.min_gain, noise):
+        plan = standing_plan(context.runner.registry, state.incumbent, (proposal.change,))
+        if plan is None or context.gate.rounding(plan) > context.gate.rounding(state.incumbent):
+            return None
+    return promise, said, after
 
 
 def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None] | None:

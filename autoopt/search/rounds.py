@@ -21,6 +21,7 @@ from autoopt.records import (
     Verdict,
 )
 from autoopt.search.ablate import by_whole_runs
+from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
 from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, settings_of, skip
@@ -482,10 +483,19 @@ class Rounds:
             self.state.skip(proposal.strategy, Verdict.NOT_TRIED, reason, predicted=proposal.predicted)
 
     def train_kept(self) -> None:
-        """Trains what was kept next to the baseline, if that still waits for its first training."""
+        """Trains what was kept next to the baseline, if that still waits for its first training.
+
+        Whole runs of a combination come after its ablation, where the budget holds both: what they hold stays.
+        """
         context, state = self.context, self.state
-        if not context.stopping() and state.made_by is not None:
-            train_with(context, state, state.incumbent, state.made_by)
+        if context.stopping() or state.made_by is None:
+            return
+        whole, parts = context.shown_by_whole_runs(state, state.incumbent), len(state.together)
+        if whole is not None and parts > 1:
+            runs = FEWEST_SEEDS * whole * (1 + 1 / max(state.speedup_so_far, 1.0))
+            if context.now() + parts * context.allocation.comparison + runs <= context.allocation.budget:
+                return
+        train_with(context, state, state.incumbent, state.made_by)
 
     def _announce_kept(self) -> None:
         context, state = self.context, self.state
