@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from autoopt.options import Options
 from autoopt.records import Stop
-from autoopt.search.ablate import ablate, alone
+from autoopt.search.ablate import ablate, alone, by_whole_runs, unconfirmed
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.first_training import run_to_target
 from autoopt.search.incumbent_profile import diagnose, simplify
@@ -52,8 +52,9 @@ class Loop:
         budget = self.context.allocation.budget
         if state.found:
             self.context.begin("ablate", len(state.rounds))
+        whole = by_whole_runs(self.context, state)
         rows, dropped = ablate(self.context, state, budget - seconds_due(self.context, state))
-        self.context.note(state, *dropped)
+        self.context.note(state, *dropped, *unconfirmed(state, rows, whole=whole))
         self.context.begin("verify", len(state.rounds))
         ablated = state.incumbent
         verification = verify(self.context, state)  # what time is left then tries each of its changes alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, log, log1p
+from math import exp, inf, log, log1p
 from statistics import fmean
 
 import numpy as np
@@ -28,56 +28,92 @@ from autoopt.search.verify import FRESH_SEEDS, seconds_due
 
 
 def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
-    """Takes each change of the incumbent away; drops what no longer pays.
+    """Takes each change of the incumbent away, the least promising first; drops what does not pay.
 
-    What made the workload fit may no longer be wanted next to the rest. A dropped change leaves another plan,
-    of which the rest is ablated again while time allows.
+    What made the workload fit may no longer be wanted next to the rest. A dropped change leaves another plan, of which
+    the rest is ablated, and in the end all of it again while time allows. ``state.together`` keeps the parts of a
+    combination that are not decided.
 
     Returns:
-        The ablation of the plan that is left, leave-one-out alone, and a sentence for each change that was dropped
-        and on those that stay as parts of what was confirmed together.
+        The ablation of the plan that is left, leave-one-out alone, and a sentence for each change that was dropped.
     """
-    whole, dropped = by_whole_runs(context, state), list[str]()
-    by_runs = whole and len(state.found) > 1
-    while state.found:
-        if len(state.found) > 1 and not by_runs:
+    if by_whole_runs(context, state) and len(state.found) > 1:
+        return _ablate_by_whole_runs(context, state, deadline)
+    rows, dropped, settled = list[Ablation](), list[str](), False
+    while state.found and not settled:
+        if len(state.found) > 1:
             stepping = [c for c in state.incumbent.changes if not context.between_steps(c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
             compare_switched(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
-        changes = state.incumbent.changes
-        figures = [
-            _without_by_whole_runs(context, state, change, deadline)
-            if by_runs
-            else _without(context, state, change, deadline, waiting=len(changes) - place)
-            for place, change in enumerate(changes)
-        ]
-        rows = [
-            Ablation(strategy=change.strategy, setting=change.setting, without=figure)
-            for change, figure in zip(changes, figures, strict=True)
-        ]
-        loser = _loser(context, state, rows, by_runs)
-        if loser is None or loser.without is None:
-            rows = [row for row, change in zip(rows, changes, strict=True) if change in state.found]
-            # what leaving a change out showed before others were dropped, where that is all there is
-            larger = [in_larger_plan(state, row.strategy) if row.without is None else None for row in rows]
-            full = [
-                row.model_copy(update={"without": seen[0].estimate, "beside": seen[1]}) if seen else row
-                for row, seen in zip(rows, larger, strict=True)
-            ]
-            return full, [*dropped, *_unconfirmed(state, rows, whole)]
-        state.incumbent, without = state.without(loser.strategy), loser.without
-        dropped.append(
-            f"{loser.strategy} was dropped in the ablation: with it the plan is {without.value:.3f}x "
-            f"[{without.low:.3f}, {without.high:.3f}] as fast as without"
-        )
-        if by_runs:  # what is left is confirmed as the whole was: by whole runs, those of the verification
-            number, side = int(state.base), Side(plan=state.incumbent)
-            state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
-            left = [row for row in rows if row is not loser]
-            rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
-            return rows, [*dropped, *_unconfirmed(state, rows, whole)]
-        deadline = min(deadline, context.allocation.budget - seconds_due(context, state))
-    return [], dropped
+        rows, settled = [], True
+        changes = sorted(state.incumbent.changes, key=lambda change: _expected(state, change))
+        for place, change in enumerate(changes):
+            without = _without(context, state, change, deadline, waiting=len(changes) - place)
+            row = Ablation(strategy=change.strategy, setting=change.setting, without=without)
+            if without is None or not _drops(context, state, row, without):
+                rows.append(row)
+                continue
+            state.incumbent, settled = state.without(change.strategy), False
+            dropped.append(_dropped(change.strategy, without))
+            deadline = min(deadline, context.allocation.budget - seconds_due(context, state))
+    left = [change.strategy for change in state.found if not _shown(state, change.strategy)]
+    state.together = {name: member for name, member in state.together.items() if name in left}
+    return _of_the_rest(state, rows), dropped
+
+
+def _ablate_by_whole_runs(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
+    """The same by a whole run of each patch, of which one at most is dropped."""
+    rows = [
+        Ablation(strategy=c.strategy, setting=c.setting, without=_without_by_whole_runs(context, state, c, deadline))
+        for c in state.incumbent.changes
+    ]
+    slower = [(row.without.value, row) for row in rows if row.without is not None and row.without.high < 1.0]
+    losers = [one for one in slower if _verifiable(context, state, one[1].strategy)]
+    if not losers:
+        return _of_the_rest(state, rows), []
+    _, loser = min(losers, key=lambda one: one[0])
+    assert loser.without is not None
+    state.incumbent = state.without(loser.strategy)
+    # what is left is confirmed as the whole was: by whole runs, those of the verification
+    number, side = int(state.base), Side(plan=state.incumbent)
+    state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
+    left = [row for row in rows if row is not loser]
+    rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
+    return rows, [_dropped(loser.strategy, loser.without)]
+
+
+def _dropped(strategy: str, without: Estimate) -> str:
+    return (
+        f"{strategy} was dropped in the ablation: with it the plan is {without.value:.3f}x "
+        f"[{without.low:.3f}, {without.high:.3f}] as fast as without"
+    )
+
+
+def _expected(state: SearchState, change: Change) -> float:
+    """The log gain of a change in the incumbent: as leaving it out has shown, or as it is believed."""
+    seen = compared(state, state.without(change.strategy), state.incumbent, fresh=True)
+    if seen is not None and seen.estimate is not None:
+        return log(seen.estimate.value)
+    member = state.together.get(change.strategy)
+    return inf if member is None else state.beliefs.of([member])[0]
+
+
+def _of_the_rest(state: SearchState, rows: list[Ablation]) -> list[Ablation]:
+    """The rows of what was found, in the plan's order; what larger plans showed of a change, where that is all."""
+    known, full = {row.strategy: row for row in rows}, list[Ablation]()
+    for change in state.found:
+        row, larger = known[change.strategy], in_larger_plan(state, change.strategy)
+        if row.without is None and larger is not None:
+            row = row.model_copy(update={"without": larger[0].estimate, "beside": larger[1]})
+        full.append(row)
+    return full
+
+
+def _shown(state: SearchState, strategy: str) -> bool:
+    """Whether leaving a change out is decided to cost speed: of the plan, or as more was in it."""
+    larger = in_larger_plan(state, strategy)
+    decisions = (_decision(state, strategy), larger[0].decision if larger is not None else None)
+    return Decision.ACCEPT in decisions
 
 
 def by_whole_runs(context: RunContext, state: SearchState) -> bool:
@@ -108,7 +144,7 @@ def _without_by_whole_runs(context: RunContext, state: SearchState, change: Chan
     return ratio_of_pairs([pair.log_ratio], state.noise.process_sd, time_sliced=pair.time_sliced_same_steps)
 
 
-def _unconfirmed(state: SearchState, rows: list[Ablation], whole: bool) -> list[str]:
+def unconfirmed(state: SearchState, rows: list[Ablation], *, whole: bool) -> list[str]:
     """A sentence on the parts of a combined candidate that stay although it is undecided whether they help.
 
     Args:
@@ -117,10 +153,7 @@ def _unconfirmed(state: SearchState, rows: list[Ablation], whole: bool) -> list[
     parts = []
     for row in rows:
         member = state.together.get(row.strategy)
-        larger = in_larger_plan(state, row.strategy)
-        decisions = (_decision(state, row), larger[0].decision if larger is not None else None)
-        shown = Decision.ACCEPT in decisions or (whole and row.without is not None and row.without.low > 1)
-        if member is not None and not shown:
+        if member is not None and not (whole and row.without is not None and row.without.low > 1):
             about = "" if whole else f" (about {exp(state.beliefs.of([member])[0]):.2f}x)"
             parts.append(f"{row.strategy}{about}")
     return [f"confirmed together, none of them alone: {', '.join(parts)}"] if parts else []
@@ -232,25 +265,16 @@ def _ratio(
     return comparison.estimate if comparison.decision is not Decision.FAILED else None
 
 
-def _loser(context: RunContext, state: SearchState, rows: list[Ablation], by_runs: bool) -> Ablation | None:
-    """The change that least pays its place, of those that are refused; None where what is left cannot be verified."""
-
-    def refused(row: Ablation, without: Estimate) -> bool:
-        if by_runs:
-            return without.high < 1.0
-        if context.between_steps(row.strategy):
-            return False
-        if _decision(state, row) in (Decision.REJECT, Decision.HARMFUL):
-            return True
+def _drops(context: RunContext, state: SearchState, row: Ablation, without: Estimate) -> bool:
+    """Whether a change does not pay its place, and there is time to verify the plan without it."""
+    if len(state.incumbent.changes) < 2 or context.between_steps(row.strategy):
+        return False  # a single change is verified anyway
+    refused = _decision(state, row.strategy) in (Decision.REJECT, Decision.HARMFUL)
+    if row.strategy in state.together and not context.gate.whole_pairs(state.incumbent):
         # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
-        whole = bool(context.gate.whole_pairs(state.incumbent))
         gain = log(without.value)
-        stands_out = gain >= max(log1p(context.min_gain), STANDS_OUT * (log(without.high) - gain))
-        return not whole and row.strategy in state.together and not stands_out
-
-    seen = [(row.without.value, row) for row in rows if row.without is not None and refused(row, row.without)]
-    losers = [one for one in seen if len(rows) > 1 and _verifiable(context, state, one[1].strategy)]
-    return min(losers, key=lambda one: one[0])[1] if losers else None  # a single change is verified anyway
+        refused = refused or gain < max(log1p(context.min_gain), STANDS_OUT * (log(without.high) - gain))
+    return refused and _verifiable(context, state, row.strategy)
 
 
 def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
@@ -261,9 +285,9 @@ def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
     return not context.stopping() and context.now() + seconds_due(context, less) <= context.allocation.budget
 
 
-def _decision(state: SearchState, row: Ablation) -> Decision | None:
+def _decision(state: SearchState, strategy: str) -> Decision | None:
     """Of the latest comparison of the plan with and without a change; None where there was none."""
-    seen = compared(state, state.without(row.strategy), state.incumbent)
+    seen = compared(state, state.without(strategy), state.incumbent)
     return seen.decision if seen is not None else None
 
 

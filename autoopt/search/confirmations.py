@@ -114,6 +114,10 @@ class Costs:
         together = self.context.allocation.screening if len(members) > 1 else 0.0
         return self.deadline(exp(sum(member.gain for member in members))) - together - self.confirmation(*members)
 
+    def last_deadline(self) -> float:
+        """Until when what was kept may be ablated: of the end, only what every result needs is kept back."""
+        return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
+
 
 def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
     """The quality level of a candidate that may change what is learnt, before it is confirmed faster.
@@ -309,6 +313,14 @@ class Confirmations:
         open_ = (each for each in later if not self.suspects.in_candidate(each.candidate))
         trials = (self._confirm(screened, 0) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
+
+    def on_incumbent(self, found: Iterable[Screened]) -> list[Screened]:
+        """The same on the incumbent as it is now, by their gain."""
+        registry, incumbent = self.context.runner.registry, self.state.incumbent
+        plans = ((one, standing_plan(registry, incumbent, one.candidate.changes)) for one in found)
+        return self.in_order_of_gain(
+            replace(one, candidate=replace(one.candidate, plan=plan)) for one, plan in plans if plan is not None
+        )
 
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its confirmation."""

@@ -20,7 +20,7 @@ from autoopt.records import (
     Trial,
     Verdict,
 )
-from autoopt.search.ablate import by_whole_runs
+from autoopt.search.ablate import ablate, by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
@@ -177,7 +177,12 @@ class Rounds:
                     break
             self._no_time(unseen)
             screening.close()
-            return self._confirmations.in_order(self._taken(screening, plain=False), screening)
+            open_ = self._taken(screening, plain=False)
+            # whatever a combination holds and does not need makes every comparison longer
+            if open_ and len(state.together) > 1 and not by_whole_runs(context, state):
+                context.note(state, *ablate(context, state, self._costs.last_deadline())[1])
+                open_ = self._confirmations.on_incumbent(open_)
+            return self._confirmations.in_order(open_, screening)
 
     def _may_compare(self, unseen: Sequence[Proposal]) -> bool:
         """Whether blocks of steps can be compared: the A/A control comes before the first of them."""

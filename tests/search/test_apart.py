@@ -11,7 +11,7 @@ import pytest
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Change, Decided, Estimate, EstimateKind, JsonDict, Plan, Verdict
-from autoopt.search.ablate import ablate, alone
+from autoopt.search.ablate import ablate, alone, unconfirmed
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.outcome import decided
@@ -108,7 +108,9 @@ def test_without_time_the_confirmed_whole_stands_and_is_said_to(tmp_path: Path) 
     one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
     state = stack(one, {"strong": (0.34, SURE), "doubtful": (0.18, VAGUE)})
     one.clock.advance(one.context.allocation.budget - one.context.now() - 1.0)
-    (told,) = ablate(one.context, state, one.clock())[1]
+    rows, dropped = ablate(one.context, state, one.clock())
+    assert not dropped
+    (told,) = unconfirmed(state, rows, whole=False)
     assert told.startswith("confirmed together, none of them alone: strong (about 1.39x)")
     assert "doubtful (" in told
     assert set(state.incumbent.names()) == {"strong", "doubtful"}
