@@ -311,13 +311,13 @@ def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False)
     return next((seen for seen in found if seen.estimate or seen.decision is Decision.FAILED), None)
 
 
-def differ(context: RunContext, one: Plan, other: Plan) -> bool | None:
-    """Whether two plans come to different setups; None where one of them cannot stand."""
+def differ(context: RunContext, one: Plan, other: Plan) -> bool:
+    """Whether two plans come to different setups; False where one of them cannot stand."""
     fold = context.runner.registry.fold
     try:
         return fold(one) != fold(other)
     except PLUGIN_ERRORS:
-        return None
+        return False
 
 
 MORE = 2.0

@@ -98,8 +98,8 @@ class SearchState:
     ``comparisons``: of trials, by their id; ``screenings``: those of the screening, which confirm nothing;
     ``ablations``: comparisons that show what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
-    ``together``: strategies whose changes were kept as parts of a combined candidate, none of them confirmed by itself,
-        each with the member that its gain is a part of.
+    ``together``: strategies whose changes were kept as parts of a combined candidate, none of them confirmed by itself
+        or shown to be needed, each with the member that its gain is a part of.
     ``unseen``: strategies that there was no time for, with the seconds that a screening would have taken;
     ``unconfirmed``: trials by id whose confirmation would have taken so many seconds more than were left.
     ``processes``: the most that may train together; ``scaling``: how the final plan does;

@@ -40,6 +40,7 @@ RULES: dict[str, dict[str, Any]] = {
     "small gains come along": {"confirmations.small_gains": _gives([])},
     "quality before the confirmation": {"confirmations.quality_first": _gives(None)},
     "a refused candidate without its likeliest reason": {"confirmations.Suspects.without_likeliest": _gives(None)},
+    "parts are left out before small gains are confirmed": {"rounds.ablate": _gives(([], []))},
     "parts switched in one process": {"ablate.compare_switched": _gives(None)},
     "the baseline trains next to a plan": {
         "rounds.train_with": _gives(None),
