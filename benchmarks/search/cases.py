@@ -273,5 +273,21 @@ CASES: dict[str, SimulatedCase] = dict(
             step_seconds=0.6,
             steps=5000,
         ),
+        _case(
+            "many small",
+            {
+                "amp": 1.04,
+                "matmul": 1.03,
+                "padding": 1.09,
+                "cache": 1.05,
+                "allocator": 1.0,
+                "compile": 1.02,
+                "threads": 0.76,
+            },
+            costs={"compile": 25.0},
+            start_seconds=5.0,
+            step_seconds=0.09,
+            steps=2000,
+        ),
     ]
 )
