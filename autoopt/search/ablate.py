@@ -48,7 +48,8 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         rows, settled = [], True
         changes = sorted(state.incumbent.changes, key=lambda change: _expected(state, change))
         for place, change in enumerate(changes):
-            without = _without(context, state, change, deadline, waiting=len(changes) - place)
+            waiting = sum(_left_out(state, each) is None for each in changes[place:])
+            without = _without(context, state, change, deadline, waiting)
             row = Ablation(strategy=change.strategy, setting=change.setting, without=without)
             if without is None or not _drops(context, state, row, without):
                 rows.append(row)
@@ -91,11 +92,16 @@ def _dropped(strategy: str, without: Estimate) -> str:
 
 def _expected(state: SearchState, change: Change) -> float:
     """The log gain of a change in the incumbent: as leaving it out has shown, or as it is believed."""
-    seen = compared(state, state.without(change.strategy), state.incumbent, fresh=True)
+    seen = _left_out(state, change)
     if seen is not None and seen.estimate is not None:
         return log(seen.estimate.value)
     member = state.together.get(change.strategy)
     return inf if member is None else state.beliefs.of([member])[0]
+
+
+def _left_out(state: SearchState, change: Change) -> Comparison | None:
+    """The comparison of the incumbent with itself without a change; None before there is one."""
+    return compared(state, state.without(change.strategy), state.incumbent, fresh=True)
 
 
 def _of_the_rest(state: SearchState, rows: list[Ablation]) -> list[Ablation]:
@@ -218,7 +224,7 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     by itself is decided here, and may take its share of the time.
 
     Args:
-        waiting: changes that are still to be left out, this one included.
+        waiting: changes that were not left out yet, this one included.
     """
     plan, base = state.incumbent, state.without(change.strategy)
     if context.between_steps(change.strategy):  # no block of steps shows it: its own trial does

@@ -74,13 +74,14 @@ def test_a_budget_that_ends_before_the_first_round_is_told_which_one_would_do(tm
 
 
 def test_what_there_was_no_time_for_is_not_said_to_have_been_tried() -> None:
-    state = SimpleNamespace(unseen={"compile": 40.0, "workers": 9.0}, trials=[SimpleNamespace(strategy="workers")])
-    rounds: Any = SimpleNamespace(over=lambda: None, state=state, threshold=1.05)
+    trials = [SimpleNamespace(strategy="workers")]
     round_ = Round(index=0, plan=Plan(), step_seconds=0.1, stages=(), bottleneck="forward")
-    stop = Rounds.stop(rounds, round_, Queue())
+    state = SimpleNamespace(unseen={"compile": 40.0, "workers": 9.0}, trials=trials, rounds=[round_])
+    rounds: Any = SimpleNamespace(over=lambda: None, state=state, threshold=1.05)
+    stop = Rounds.stop(rounds, Queue())
     assert (stop.reason, stop.detail) == (StopReason.BUDGET, "there was no time left for compile")
     state.unseen.clear()
-    assert Rounds.stop(rounds, round_, Queue()).reason is StopReason.EXHAUSTED
+    assert Rounds.stop(rounds, Queue()).reason is StopReason.EXHAUSTED
 
 
 def test_probes_are_expected_to_take_what_they_took(tmp_path: Path) -> None:
