@@ -267,8 +267,21 @@ def _ratio(
         return None
     seconds = max(1.5 * needed, seconds)
     comparison = context.compare("comparison", base, plan, state, seconds=seconds, deadline=deadline, purpose=purpose)
-    state.ablations.append(comparison)
+    _note(state, comparison)
     return comparison.estimate if comparison.decision is not Decision.FAILED else None
+
+
+def _note(state: SearchState, seen: Comparison, known: int = 0) -> None:
+    """Keeps a comparison, and what it shows of a part of a combination that is left out.
+
+    Args:
+        known: its first pairs of processes that were noted already.
+    """
+    state.ablations.append(seen)
+    less, more = seen.incumbent.plan.names(), seen.candidate.plan.names()
+    left_out = [name for name in more if name not in less]
+    if len(left_out) == 1 and (member := state.together.get(left_out[0])) is not None:
+        state.learn([member], seen, known)
 
 
 def _drops(context: RunContext, state: SearchState, row: Ablation, without: Estimate) -> bool:
@@ -278,8 +291,8 @@ def _drops(context: RunContext, state: SearchState, row: Ablation, without: Esti
     refused = _decision(state, row.strategy) in (Decision.REJECT, Decision.HARMFUL)
     if row.strategy in state.together and not context.gate.whole_pairs(state.incumbent):
         # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
-        gain = log(without.value)
-        refused = refused or gain < max(log1p(context.min_gain), STANDS_OUT * (log(without.high) - gain))
+        gain, error = state.beliefs.of([state.together[row.strategy]])
+        refused = refused or gain < max(log1p(context.min_gain), STANDS_OUT * error)
     return refused and _verifiable(context, state, row.strategy)
 
 
@@ -297,8 +310,8 @@ def _decision(state: SearchState, strategy: str) -> Decision | None:
     return seen.decision if seen is not None else None
 
 
-STANDS_OUT = 0.5
-"""Of the half-width of its interval (log), some three standard errors, from which on a gain is more than chance."""
+STANDS_OUT = 1.5
+"""Standard errors from which on the gain that is believed of a part is more than chance."""
 
 
 def undecided(seen: Comparison) -> bool:
@@ -388,8 +401,11 @@ def compare_switched(
         )
         return Several(comparisons=tuple(contest.run()))
 
+    known = [len(pairs_before(plan)) for plan in chosen]
     several = context.on_one_machine("comparisons", key, measure, Several)
-    state.ablations.extend(seen for seen in several.comparisons if seen is not None)
+    for comparison, earlier in zip(several.comparisons, known, strict=True):
+        if comparison is not None:
+            _note(state, comparison, earlier)
 
 
 def switchable_from(context: RunContext, shared: Plan, others: Sequence[Plan]) -> tuple[Plan, list[Plan]]:

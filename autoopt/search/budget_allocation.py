@@ -107,20 +107,18 @@ class BudgetAllocation:
         return max(self.pair - self.start_seconds, self.start_seconds)
 
     def kept_back(self, changes: int, speedup: float = 1.0) -> float:
-        """Seconds reserved for the end of the run.
-
-        Nothing before a change was kept. Then the final plan is trained from one seed, compared once more, and each of
-        several changes is left out once; further seeds, and each change alone, take what else is left.
+        """Seconds reserved for the end of the run: nothing before a change was kept.
 
         Args:
             changes: that were kept so far.
             speedup: of the incumbent over the baseline.
         """
-        if not changes:
-            return 0.0
-        comparisons = 1 + changes if changes > 1 else 1
-        needed = self.verification(1, speedup) + comparisons * self.comparison
-        return min(needed, KEPT_BACK_AT_MOST * self.budget)
+        return min(self.end(changes, speedup), KEPT_BACK_AT_MOST * self.budget) if changes else 0.0
+
+    def end(self, changes: int, speedup: float = 1.0) -> float:
+        """Seconds in which the final plan is trained from one seed, compared once more, and each of several changes is
+        left out once; further seeds, and each change alone, take what else is left."""
+        return self.verification(1, speedup) + (1 + changes if changes > 1 else 1) * self.comparison
 
     def last_deadline(self, speedup: float = 1.0) -> float:
         """When promising candidates must be decided: then the final plan is compared, and trained from two seeds.

@@ -29,12 +29,12 @@ from autoopt.search.confirmation import confirm, drawn_otherwise
 from autoopt.search.first_training import train_first
 from autoopt.search.outcome import named
 from autoopt.search.planner import Skipped, standing_plan
-from autoopt.search.promised import Small, promised_of, small_gains, with_small
+from autoopt.search.promised import Part, likely_parts, promised_of, with_parts
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.search.verify import confirmation_of
-from autoopt.strategy import Risk
+from autoopt.strategy import Case, Risk
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Costs:
     def latest(self, found: Iterable[Screened], counts: bool = False) -> float:
         """Deadline of the screening on the run's clock: the best of the clear gains is still to be confirmed.
 
-        That is the most that goes together: where that was not screened, its screening comes first. Where nothing
-        stands out, what may yet do so has the time of a short comparison and its probes.
+        That is the most that goes together. Where nothing stands out, what may yet do so has the time of a short
+        comparison and its probes.
 
         Args:
             counts: whether the pair of the next screening is one of its confirmation.
@@ -111,12 +111,15 @@ class Costs:
             probes = self.context.probes_due(None, self.state.incumbent)
             pairs = FEWEST_PAIRS - counts
             return self.deadline() - pairs * self.context.allocation.pair - probes
-        together = self.context.allocation.screening if len(members) > 1 else 0.0
-        return self.deadline(exp(sum(member.gain for member in members))) - together - self.confirmation(*members)
+        return self.deadline(exp(sum(member.gain for member in members))) - self.confirmation(*members)
 
     def last_deadline(self) -> float:
         """Until when what was kept may be ablated: of the end, only what every result needs is kept back."""
         return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
+
+
+LIKELY = 0.9
+"""The chance of a gain that is worth a part in what is confirmed together: an ablation drops what brings none."""
 
 
 def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
@@ -278,14 +281,33 @@ class Confirmations:
         """A strategy was tried, and comes back under another bottleneck only."""
         self.seen_bottleneck[strategy] = self.state.rounds[-1].bottleneck
 
-    def whole_of(self, candidate: Candidate, small: Iterable[Small] = ()) -> Candidate:
+    def whole_of(self, candidate: Candidate, case: Case, likely: Iterable[Part] = ()) -> Candidate:
         """A candidate with what predictions promise besides, each too little to be tried alone.
 
         Args:
-            small: further changes that may come along.
+            case: of the incumbent.
+            likely: further parts.
         """
-        added = [one for one in (*small, *promised_of(self._skipped)) if not self.suspects.of(one[0])]
-        return with_small(self.context, self.state, candidate, added)
+        parts = [one for one in (*likely, *promised_of(self._skipped)) if not any(map(self.suspects.of, one[0]))]
+        return with_parts(self.context, self.state, case, candidate, parts)
+
+    def _joined(self, screened: Screened, case: Case) -> Screened:
+        """The same with what else is likely to be a gain, as good as beliefs make them together.
+
+        What may as well be none comes along where the time holds the ablation that would find that out.
+        """
+        state, joined = self.state, screened
+        for likely in (LIKELY, 1.0):
+            candidate = self.whole_of(screened.candidate, case, likely_parts(screened, self._found, likely))
+            if candidate is screened.candidate:
+                return screened
+            gain, error = state.beliefs.of(candidate.members)
+            joined = replace(screened, candidate=candidate, gain=gain, error=error)
+            changes = len(state.found) + len(candidate.changes)
+            end = self.context.allocation.end(changes, state.speedup_so_far * exp(gain))
+            if self.context.now() + self._costs.confirmation(joined) + end <= self.context.allocation.budget:
+                return joined
+        return joined
 
     def in_order(self, waiting: list[Screened], screening: Screening) -> bool:
         """Confirms one after the other until one is kept; what the time does not hold waits for the others."""
@@ -296,7 +318,7 @@ class Confirmations:
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)
             left = self._left_for(screened)
-            joined = replace(screened, candidate=self.whole_of(screened.candidate, small_gains(screened, self._found)))
+            joined = self._joined(screened, screening.case)
             if self._costs.confirmation(joined) <= left:
                 screened = joined  # with what brings too little to be confirmed alone
             if self._costs.pairs(screened) > left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from math import log, log1p, prod
+from math import log, prod
 from typing import Any
 
 from scipy.stats import norm
@@ -15,7 +15,7 @@ from autoopt.registry import Registry
 from autoopt.search.accept.trainings import TURNS_SCATTER
 from autoopt.search.beliefs import Member
 from autoopt.search.candidate import Candidate, Screened, combined_of, companions, without_rivals
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, candidate_plan, standing_plan
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, standing_plan
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
@@ -162,19 +162,26 @@ class _Asked:
         return self._pipeline.after(seconds, **options)
 
 
-def with_small(context: RunContext, state: SearchState, whole: Candidate, small: Sequence[Small]) -> Candidate:
-    """A candidate with what brings something besides, each too little to be shown alone. The confirmation is of the
-    whole.
+Part = tuple[tuple[Change, ...], Mapping[str, Member]]
+"""Changes that come together, and the members whose gains they are parts of."""
+
+
+def with_parts(
+    context: RunContext, state: SearchState, case: Case, whole: Candidate, parts: Iterable[Part]
+) -> Candidate:
+    """A candidate with what else is likely to bring something: the confirmation is of the whole.
 
     Args:
-        small: changes with what is predicted of each; of a script only what its patch can say comes with it.
+        case: of the incumbent.
+        parts: the likeliest first; of a script only what its patch can say comes with it.
     """
-    for change, predicted in small:
-        plan = _joined(context, state, whole.changes, (change,))
-        if plan is None or plan == whole.plan:
+    registry = context.runner.registry
+    for changes, members in parts:
+        plan = _joined(context, state, whole.changes, changes)
+        if plan is None or plan == whole.plan or not _apply_to(registry, case, changes, whole.plan):
             continue
-        parts = {**whole.parts, change.strategy: (change.strategy, predicted)}
-        whole = replace(whole, companions=(*whole.companions, change), plan=plan, combined=True, joined=parts)
+        joined = {**whole.parts, **members}
+        whole = replace(whole, companions=(*whole.companions, *changes), plan=plan, combined=True, joined=joined)
     return whole
 
 
@@ -188,27 +195,26 @@ def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], 
     return plan if context.runner.in_source(Plan(changes=tuple(added))) else None
 
 
-Small = tuple[Change, Estimate | None]
-"""A change that brings too little to be confirmed alone, with what is predicted of it."""
+def likely_parts(screened: Screened, found: Iterable[Screened], likely: float) -> list[Part]:
+    """What was screened and is confirmed together with a candidate: what stands out, what is likely a gain, and what a
+    prediction promises and its screening does not deny.
 
-
-def small_gains(screened: Screened, found: Iterable[Screened]) -> list[Small]:
-    """What was screened and may be confirmed together with a candidate, though not alone.
-
-    That is what a prediction promises, where its screening agrees.
+    Args:
+        likely: the chance of a gain from which on it counts.
     """
-    small = list[Small]()
-    for other in found:
+    parts = list[Part]()
+    for other in sorted(found, key=lambda one: -one.gain):
         candidate = other.candidate
-        promised = _promised(candidate.strategy, candidate.predicted) is not None
-        if promised and not candidate.companions and other.gain > other.error and not other.rivals(screened):
-            small.append((candidate.change, candidate.predicted))
-    return small
+        promised = other.gain > other.error and _promised(candidate.strategy, candidate.predicted) is not None
+        if not other.rivals(screened) and (promised or other.plain or norm.cdf(other.gain / other.error) > likely):
+            parts.append((candidate.changes, candidate.parts))
+    return parts
 
 
-def promised_of(skipped: Iterable[Skipped]) -> list[Small]:
+def promised_of(skipped: Iterable[Skipped]) -> list[Part]:
     """Those of what is not tried alone of which a prediction promises a gain."""
-    return [(each.change, each.predicted) for each in skipped if _promised(each.strategy, each.predicted) is not None]
+    promising = (each for each in skipped if _promised(each.strategy, each.predicted) is not None)
+    return [((each.change,), {each.strategy.name: (each.strategy.name, each.predicted)}) for each in promising]
 
 
 def _promised(strategy: Strategy, speedup: Estimate | None, likely: float = 1.0) -> Estimate | None:
@@ -220,39 +226,36 @@ def _promised(strategy: Strategy, speedup: Estimate | None, likely: float = 1.0)
     return speedup if speedup.value > 1.0 and norm.cdf(log(speedup.value) / speedup.log_sd) > likely else None
 
 
-def screen_combined(screening: Screening) -> None:
-    """Screens what did well together, as far as that can still be confirmed.
+def screen_rival(screening: Screening) -> None:
+    """Screens what did well with the best rival of it on top, since some that shorten the same stages serve together.
 
-    A rival of what is in it is screened on top of it, since some that shorten the same stages serve together.
+    What is no rival needs no screening for that: it is confirmed together.
     """
-    threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
-    good = [s for s in screening.found if s.gain > threshold and s.plain and not s.candidate.combined]
-    good.sort(key=lambda screened: -screened.gain)
+    case, registry = screening.case, screening.context.runner.registry
+    good = [s for s in screening.found if s.plain and not s.candidate.combined]
 
-    def exclude(one: Screened, other: Screened) -> bool:
-        return _exclude(one, other, screening.case, registry)
+    def apart(one: Screened, other: Screened) -> bool:
+        pairs = ((one.candidate, other.candidate), (other.candidate, one.candidate))
+        plans = ((this.changes, standing_plan(registry, case.plan, that.changes)) for this, that in pairs)
+        return not all(plan is not None and _apply_to(registry, case, changes, plan) for changes, plan in plans)
 
-    members = without_rivals(good, lambda one, other: one.rivals(other) or exclude(one, other))
+    members = without_rivals(good, lambda one, other: one.rivals(other) or apart(one, other))
     taken = {member.candidate.strategy for member in members}
-    others = (s for s in good if s.candidate.strategy not in taken)
-    rivals = [s for s in others if not any(exclude(s, member) for member in members)]
-    for whole in (members, [*members, *rivals[:1]] if rivals else []):
-        if len(whole) > 1 and not screening.over:
-            candidate = combined(screening.state, registry, whole)
-            if candidate is not None:
-                screening.screen(candidate)
+    others = sorted((s for s in good if s.candidate.strategy not in taken), key=lambda one: -one.gain)
+    rival = next((s for s in others if not any(apart(s, member) for member in members)), None)
+    if rival is not None and not screening.over:
+        candidate = combined(screening.state, registry, [*members, rival])
+        if candidate is not None:
+            screening.screen(candidate)
 
 
-def _exclude(one: Screened, other: Screened, case: Case, registry: Registry) -> bool:
-    """Whether one of two would not be tried once the other was kept, as its strategy says."""
-    for this, that in ((one.candidate, other.candidate), (other.candidate, one.candidate)):
-        try:
-            plan = candidate_plan(registry, case.plan, that.changes)
-            if not this.strategy.applies(replace(case, plan=plan, setup=registry.fold(plan))):
-                return True
-        except PLUGIN_ERRORS:  # a plugin's crash is a result, not the end
-            return True
-    return False
+def _apply_to(registry: Registry, case: Case, changes: Iterable[Change], plan: Plan) -> bool:
+    """Whether the strategies of changes would be tried on a plan."""
+    try:
+        there = replace(case, plan=plan, setup=registry.fold(plan))
+        return all(registry[change.strategy].applies(there) for change in changes)
+    except PLUGIN_ERRORS:  # a plugin's crash is a result, not the end
+        return False
 
 
 def combined(state: SearchState, registry: Registry, members: Sequence[Screened]) -> Candidate | None:

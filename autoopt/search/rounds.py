@@ -41,7 +41,7 @@ from autoopt.search.planner import (
     predict,
     predicted_gain,
 )
-from autoopt.search.promised import screen_combined, together
+from autoopt.search.promised import screen_rival, together
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
@@ -205,7 +205,7 @@ class Rounds:
         candidate = together(self.context, self.state, screening.case, proposals)
         if candidate is None:
             return False
-        candidate = self._confirmations.whole_of(candidate)
+        candidate = self._confirmations.whole_of(candidate, screening.case)
         if not self.state.first_time(candidate.changes):
             return False
         screened = screening.screen(candidate)
@@ -223,7 +223,7 @@ class Rounds:
     def _screen(self, screening: Screening, unseen: list[Proposal]) -> list[Proposal]:
         """Screens proposals, alone and together, while its time lasts; gives back those that had no screening."""
         left = screening.run(unseen)
-        screen_combined(screening)
+        screen_rival(screening)
         open_ = {screened.candidate.strategy.name for screened in screening.found}
         for proposal in unseen:
             if proposal not in left and proposal.strategy.name not in open_:

@@ -35,9 +35,9 @@ def _gives(value: Any) -> Callable[..., Any]:
 RULES: dict[str, dict[str, Any]] = {
     "a large gain ends the screening": {"screening.Screening.first": _gives(None)},
     "screening in one process": {"race.SwitchedScreenings.possible": _gives(False)},
-    "combined candidates": {"rounds.screen_combined": _gives(None)},
+    "a rival on top of what did well": {"rounds.screen_rival": _gives(None)},
     "all that is promised, first": {"rounds.together": _gives(None)},
-    "small gains come along": {"confirmations.small_gains": _gives([])},
+    "what did well is confirmed together": {"confirmations.likely_parts": _gives([])},
     "quality before the confirmation": {"confirmations.quality_first": _gives(None)},
     "a refused candidate without its likeliest reason": {"confirmations.Suspects.without_likeliest": _gives(None)},
     "parts are left out before small gains are confirmed": {"rounds.ablate": _gives(([], []))},
