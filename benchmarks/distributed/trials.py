@@ -27,9 +27,8 @@ from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
-from benchmarks.documents import RESULTS, parser_of, record
+from benchmarks.documents import RESULTS, ROOT, parser_of, record
 
-ROOT = Path(__file__).parents[2]
 LIVE = "benchmarks.distributed.sleeper:Sleeper"
 SLEEP = "benchmarks.distributed.sleeper:sleep"
 

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.documents import load, save
+from benchmarks.documents import ROOT, load, save
 
-ROOT = Path(__file__).resolve().parents[2]
 LATE = 60.0
 """Seconds in which a command that was interrupted must have ended."""
 

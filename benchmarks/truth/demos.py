@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.documents import RESULTS, environment, load, machine, names, save, speedup, table
+from benchmarks.documents import RESULTS, ROOT, environment, load, machine, names, save, speedup, table
 from benchmarks.whole_runs.cases import Case
 from benchmarks.whole_runs.data import cache
 from benchmarks.whole_runs.figures import PATCHED, logarithms, ratio
 from benchmarks.whole_runs.judge import Run, Side, fixed_sides, rounds
-from benchmarks.whole_runs.tools import ROOT, revision, searched, side_of
+from benchmarks.whole_runs.tools import revision, searched, side_of
 
 FILE = RESULTS / "demos.json"
 BUDGET = 300.0
