@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -91,7 +90,6 @@ def outcome_of(
         side: Side | None,
         runs: tuple[TrainingRun, ...],
         seconds: Estimate | None,
-        source: Literal["measured", "modelled"] = "measured",
     ) -> Configuration:
         return configuration(
             plan,
@@ -100,7 +98,6 @@ def outcome_of(
             side=side,
             runs=runs,
             time_to_target=seconds,
-            source=source,
             price_per_hour=price_per_hour,
             processes=state.facts.processes,
         )
@@ -110,7 +107,7 @@ def outcome_of(
     best = baseline = configured(state.baseline, side, runs, verification.baseline_seconds)
     if state.incumbent != state.baseline:
         found = verification
-        best = configured(state.incumbent, found.best_side, found.best_runs, found.best_seconds, found.best_source)
+        best = configured(state.incumbent, found.best_side, found.best_runs, found.best_seconds)
     return Outcome(
         state=state,
         baseline=baseline,
@@ -130,7 +127,6 @@ def configuration(
     side: Side | None = None,
     runs: tuple[TrainingRun, ...] = (),
     time_to_target: Estimate | None = None,
-    source: Literal["measured", "modelled"] = "measured",
     price_per_hour: float | None = None,
     processes: int = 1,
 ) -> Configuration:
@@ -141,7 +137,6 @@ def configuration(
         side: the plan in an interleaved comparison, the better source of step times.
         runs: its trainings to the target.
         time_to_target: seconds, with interval.
-        source: of these seconds.
         price_per_hour: of the device.
         processes: that a script's launcher starts.
     """
@@ -161,7 +156,6 @@ def configuration(
         samples_per_second=rate,
         step_seconds=step,
         time_to_target_seconds=time_to_target,
-        time_to_target_source=source if time_to_target else None,
         fixed_seconds=_median([run.fixed_seconds for run in runs])
         or (profile.startup.fixed_seconds if profile else None),
         evaluation_seconds=_median([run.evaluation_seconds for run in runs]),
