@@ -7,6 +7,7 @@ import datetime
 import enum
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
@@ -140,9 +141,13 @@ def samples_of(batch: Any) -> int | None:
         return None
     if isinstance(batch, np.ndarray):
         return len(batch) if batch.ndim else None
-    reported = _reported_samples(batch)
-    if reported is not None:
-        return reported
+    for name in ("num_graphs", "batch_size"):  # an object's own count: PyTorch Geometric; DGL, samplers of neighbours
+        with suppress(Exception):  # a property that fails is none
+            value = getattr(batch, name, None)
+            if isinstance(value, torch.Size) and value:  # tensordict
+                return value[0]
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
     if not isinstance(batch, Mapping) and hasattr(type(batch), "__len__") and not hasattr(type(batch), "keys"):
         try:
             return len(batch) or None
@@ -154,20 +159,6 @@ def samples_of(batch: Any) -> int | None:
 def added(samples: int | None, more: int | None) -> int | None:
     """The sum of two counts; None where one of them is not known."""
     return None if samples is None or more is None else samples + more
-
-
-def _reported_samples(batch: Any) -> int | None:
-    """An object's own count: ``num_graphs`` (PyTorch Geometric), ``batch_size`` (DGL, samplers of neighbours)."""
-    for name in ("num_graphs", "batch_size"):
-        try:
-            value = getattr(batch, name, None)
-        except Exception:  # a property that fails is none
-            continue
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-        if isinstance(value, torch.Size) and value:  # tensordict
-            return value[0]
-    return None
 
 
 def unreached(batch: Any, method: str) -> str:

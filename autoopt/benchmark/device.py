@@ -54,29 +54,23 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         for leaf in tree_leaves(tensors):
             if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
-                self._add_storage(leaf.untyped_storage())
+                storage = leaf.untyped_storage()
+                key, size = storage._cdata, storage.nbytes()
+                if key in self._seen and self._seen[key]() is storage:
+                    continue
+
+                def gone(_: Any, key: int = key, size: int = size) -> None:
+                    self.bytes -= size
+                    self._seen.pop(key, None)
+
+                self._seen[key] = weakref.ref(storage, gone)
+                self.bytes += size
+                self.peak = max(self.peak, self.bytes)
         if self.bytes > self.limit:
             raise torch.OutOfMemoryError(
                 f"out of memory: {self.bytes / 2**20:.1f} MiB of tensors are alive, "
                 f"the limit is {self.limit / 2**20:.1f} MiB"
             )
-
-    def _add_storage(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._seen and self._seen[key]() is storage:
-            return
-        size = storage.nbytes()
-
-        def gone(_: Any, key: int = key, size: int = size) -> None:
-            self.bytes -= size
-            self._seen.pop(key, None)
-
-        self._seen[key] = weakref.ref(storage, gone)
-        self.bytes += size
-        self.peak = max(self.peak, self.bytes)
-
-    def reset_peak(self) -> None:
-        self.peak = self.bytes
 
 
 def available_devices() -> list[str]:
@@ -173,7 +167,7 @@ class Device:
     def reset_peak(self) -> None:
         """Starts a new measurement of the peak."""
         if self.tensors is not None:
-            self.tensors.reset_peak()
+            self.tensors.peak = self.tensors.bytes
         reset_host_peak()
 
     def peak_bytes(self) -> int | None:

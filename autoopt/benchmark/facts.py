@@ -32,7 +32,6 @@ from autoopt.workload import Workload
 
 _HANDFUL, _PATIENCE = 4, 2.0
 """Samples that are read however slow they are, and seconds after which no more are."""
-_NOT_PLAIN = object()
 
 
 class Samples:
@@ -257,17 +256,15 @@ def _loader_facts(workload: Workload) -> LoaderFacts:
 
 def plain_options(options: Mapping[str, Any]) -> JsonDict:
     """Those options that a document can hold: numbers, texts, None and lists of numbers."""
-    return {key: plain for key, value in options.items() if (plain := _plain(value)) is not _NOT_PLAIN}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return float(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple)) and all(isinstance(item, (int, float)) for item in value):
-        return list(value)
-    return _NOT_PLAIN
+    found: JsonDict = {}
+    for key, value in options.items():
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            found[key] = float(value)
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            found[key] = value
+        elif isinstance(value, (list, tuple)) and all(isinstance(item, (int, float)) for item in value):
+            found[key] = list(value)
+    return found
 
 
 def _tensor_facts(path: str, tensor: torch.Tensor, scale: float) -> TensorFacts:

@@ -315,8 +315,12 @@ class BatchRecorder(Recorder):
 
     def _next(self, *, hold: bool = True) -> tuple[list[Any], list[Any]]:
         """The micro-batches of the next step, of this process and of all together; they are written down, and held."""
-        group = self.training.next()
-        whole = self._whole(group)
+        group, shared, read = self.training.next(), self.training.shared, self.training.batch_iterator
+        whole = group
+        if shared is not None:
+            weights = shared.weights[read.batch - len(group) : read.batch]
+            pairs = zip(group, weights, strict=True)
+            whole = [whole_of(batch, weight, self.training.group) for batch, (weight, _) in pairs]
         self._read(whole)
         room = len(self._held) < DRAWN or self._held_bytes < _HELD_BYTES
         if hold and room and len(self._held) < self._batches:
@@ -381,14 +385,6 @@ class BatchRecorder(Recorder):
         training = self.training
         known = (training.lengths.per_epoch or 0) > BEFORE_END
         return known and training.group.size == 1 and not training.setup.step and hasattr(training.optimizer, "state")
-
-    def _whole(self, group: list[Any]) -> list[Any]:
-        """The micro-batches of all processes together."""
-        shared, read = self.training.shared, self.training.batch_iterator
-        if shared is None:
-            return group
-        weights = shared.weights[read.batch - len(group) : read.batch]
-        return [whole_of(batch, weight, self.training.group) for batch, (weight, _) in zip(group, weights, strict=True)]
 
     def _read(self, group: list[Any]) -> None:
         self.unhashed = self.unhashed or next((found for batch in group if (found := unhashed(batch))), "")

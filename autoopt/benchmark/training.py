@@ -141,7 +141,11 @@ class Training:
         )
         self.batch_iterator.on_epoch = self.schedule.epoch
         self.step_as(setup)
-        self.evaluation = self._evaluation(move)
+        self.evaluation: Evaluation | None = None
+        loader = validation_loader(workload, setup, self.seed)
+        if loader is not None and workload.evaluate is not None:
+            metric = workload.target.metric if workload.target is not None else None
+            self.evaluation = Evaluation(workload.evaluate, loader, move, metric, self._autocast())
 
     @property
     def roots(self) -> list[nn.Module]:
@@ -164,28 +168,26 @@ class Training:
 
     def step_as(self, setup: Setup) -> None:
         """Makes the training step of a setup, over the model, the loss and the optimizer that are there."""
-        device = self.device.torch
+        device, wanted = self.device.torch, setup.distributed
         self.setup = setup
         self.autocast = self._autocast()
         self.scaler = torch.amp.GradScaler(device.type) if setup.precision.loss_scaling else None
-        self.plain_step = self._step(device)
-        self.one_step: Callable[[list[Any]], torch.Tensor] = self.plain_step.train
-        for number, transform in enumerate(setup.step):
-            self.one_step = transform(self.one_step if number else self.plain_step)
-
-    def _step(self, device: torch.device) -> TrainingStep:
         how: dict[str, Any] = {
             "autocast": self.autocast,
             "scaler": self.scaler,
             "clip": self.workload.clip_grad_norm,
             "clock": self.clock,
-            "begin": new_graph_hook(device, self.setup.compile),
+            "begin": new_graph_hook(device, setup.compile),
         }
+        self.plain_step: TrainingStep
         if self.group.size == 1:
-            return TrainingStep(self.model, self.loss, self.optimizer, **how)
-        wanted = self.setup.distributed
-        replicated = replicate(self.model, wanted, device)
-        return SharedStep(replicated, self.loss, self.optimizer, quiet=wanted.quiet_accumulation, **how)
+            self.plain_step = TrainingStep(self.model, self.loss, self.optimizer, **how)
+        else:
+            replicated, quiet = replicate(self.model, wanted, device), wanted.quiet_accumulation
+            self.plain_step = SharedStep(replicated, self.loss, self.optimizer, quiet=quiet, **how)
+        self.one_step: Callable[[list[Any]], torch.Tensor] = self.plain_step.train
+        for number, transform in enumerate(setup.step):
+            self.one_step = transform(self.one_step if number else self.plain_step)
 
     def _model_and_optimizer(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         workload, setup = self.workload, self.setup
@@ -212,14 +214,6 @@ class Training:
             return made
 
         return model, make_optimizer(remembering, model, setup.optimizer, setup.distributed)
-
-    def _evaluation(self, move: Any) -> Evaluation | None:
-        workload = self.workload
-        loader = validation_loader(workload, self.setup, self.seed)
-        if loader is None or workload.evaluate is None:
-            return None
-        metric = workload.target.metric if workload.target is not None else None
-        return Evaluation(workload.evaluate, loader, move, metric, self._autocast())
 
     def _autocast(self) -> torch.autocast | None:
         dtype = self.setup.precision.dtype
