@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 Leaf = tuple[str, Any]
@@ -85,6 +86,11 @@ def tensors(batch: Any) -> list[tuple[str, torch.Tensor]]:
     if isinstance(batch, torch.Tensor):
         return [("", batch)]
     return [(path, leaf) for path, leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
+
+
+def tensor_leaves(values: Any) -> list[torch.Tensor]:
+    """The same of containers alone, much faster: what an operator takes and gives, a state, a plain batch."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from autoopt.benchmark.contents import tensor_leaves
 from autoopt.benchmark.cputime import descendants, memory
 from autoopt.errors import EnvironmentLacks
 
@@ -52,8 +53,8 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             torch.OutOfMemoryError: the limit is passed.
         """
-        for leaf in tree_leaves(tensors):
-            if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
+        for leaf in tensor_leaves(tensors):
+            if leaf.layout == torch.strided:
                 storage = leaf.untyped_storage()
                 key, size = storage._cdata, storage.nbytes()
                 if key in self._seen and self._seen[key]() is storage:
@@ -114,7 +115,7 @@ class Device:
     def __init__(self, device: torch.device, memory_limit_bytes: int | None = None) -> None:
         self.torch = device
         self.kind = device.type
-        self.limited = memory_limit_bytes is not None
+        self.limit = memory_limit_bytes
         self.tensors = TensorMemory(memory_limit_bytes) if memory_limit_bytes is not None else None
 
     def __str__(self) -> str:
@@ -146,9 +147,8 @@ class Device:
 
     def copied(self, state: Any) -> Any:
         """A copy of a state's tensors on the device; on the host where the device has no room for two of it."""
-        tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
         free = self.free_bytes()
-        full = free is not None and free < 2 * sum(tensor.nbytes for tensor in tensors)
+        full = free is not None and free < 2 * sum(tensor.nbytes for tensor in tensor_leaves(state))
 
         def copy(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
@@ -206,12 +206,11 @@ class CudaDevice(Device):
 
     def __init__(self, device: torch.device, memory_limit_bytes: int | None = None) -> None:
         super().__init__(device)
-        self.limited = memory_limit_bytes is not None
         torch.cuda.set_device(device)
         if memory_limit_bytes is not None:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(memory_limit_bytes / total, 1.0), device)
-        self._limit = memory_limit_bytes
+        self.limit = memory_limit_bytes  # which the allocator keeps: tensors are not counted
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch)
@@ -234,18 +233,18 @@ class CudaDevice(Device):
         return torch.cuda.max_memory_allocated(self.torch)
 
     def limit_bytes(self) -> int | None:
-        return self._limit or torch.cuda.get_device_properties(self.torch).total_memory
+        return self.limit or torch.cuda.get_device_properties(self.torch).total_memory
 
     def memory_used(self) -> float | None:
         """As much of the limit as the allocator had reserved, or what of the device is taken, by whomever."""
         free, total = torch.cuda.mem_get_info(self.torch)
-        own = torch.cuda.max_memory_reserved(self.torch) / (self._limit or total)
+        own = torch.cuda.max_memory_reserved(self.torch) / (self.limit or total)
         return max(own, 1.0 - free / total)
 
     def free_bytes(self) -> int | None:
         free, total = torch.cuda.mem_get_info(self.torch)
         held = torch.cuda.memory_reserved(self.torch)
-        return min(free, (self._limit or total) - held)
+        return min(free, (self.limit or total) - held)
 
     def allocation_retries(self) -> int:
         return int(torch.cuda.memory_stats(self.torch).get("num_alloc_retries", 0))

@@ -147,7 +147,7 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
         batch_size=user_batch_size(workload),
         max_steps=training.lengths.user_total,
         steps_per_epoch=training.lengths.user_per_epoch,
-        dataset=_dataset_facts(workload, samples, training.dataset_changes),
+        dataset=_dataset_facts(workload, samples),
         loader=_loader_facts(workload),
         model=model,
         optimizer=OptimizerFacts(
@@ -208,7 +208,7 @@ def _of_loader(data: Any) -> Any:
     return data.dataset if isinstance(data, DataLoader) else data
 
 
-def _dataset_facts(workload: Workload, samples: Samples, changes: bool) -> DatasetFacts:
+def _dataset_facts(workload: Workload, samples: Samples) -> DatasetFacts:
     dataset = _of_loader(workload.train_data)
     iterable = isinstance(dataset, IterableDataset)
     inner = users_dataset(dataset)
@@ -220,7 +220,6 @@ def _dataset_facts(workload: Workload, samples: Samples, changes: bool) -> Datas
         map_style=not iterable,
         samples=length_of(dataset),
         deterministic=samples.deterministic(),
-        changes=changes,
         sample_bytes=samples.sample_bytes(),
         has_getitems=hasattr(inner, "__getitems__"),
         file=file,

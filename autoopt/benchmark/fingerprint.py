@@ -134,20 +134,13 @@ def step_digest(group: list[Any], *, whole_numbers: bool = False) -> str:
 
     Micro-batches that cannot be joined (another length of padding in each) are digested one by one.
     """
-    return (
-        _hash(joined, whole_numbers)
-        if (joined := _joined(group))
-        else "".join(digest(batch, whole_numbers=whole_numbers) for batch in group)
-    )
-
-
-def _joined(group: list[Any]) -> list[Leaf]:
     found = [list(leaves(batch)) for batch in group]
-    if len({tuple(path for path, _ in one) for one in found}) != 1:
-        return []
-    columns = [(path, [one[place][1] for one in found]) for place, (path, _) in enumerate(found[0])]
-    joined = [(path, _join(parts)) for path, parts in columns]
-    return [] if any(part is _APART for _, part in joined) else joined
+    alike = len({tuple(path for path, _ in one) for one in found}) == 1
+    columns = zip(*found, strict=True) if alike else ()
+    joined = [(column[0][0], _join([leaf for _, leaf in column])) for column in columns]
+    if joined and all(part is not _APART for _, part in joined):
+        return _hash(joined, whole_numbers)
+    return "".join(digest(batch, whole_numbers=whole_numbers) for batch in group)
 
 
 def _join(parts: list[Any]) -> Any:

@@ -274,11 +274,15 @@ def rebuilt(
         WorkloadError: the batch size of a custom batch sampler or a subclass cannot be changed.
     """
     generators = Generators(seed, label)
-    merged = {**_options_of(data), **options}
+    users = {name: getattr(data, name) for name in OPTIONS if hasattr(data, name)}
+    if users.get("collate_fn") is (default_collate if data._auto_collation else default_convert):
+        del users["collate_fn"]  # so that it follows the batch size, as torch has it
+    if data.batch_size is None:
+        users["drop_last"] = False
+    merged = {**users, **options}
     if "worker_init_fn" in options:
         merged["worker_init_fn"] = InTurn(data.worker_init_fn, options["worker_init_fn"])
     changed = "num_workers" in options and options["num_workers"] != data.num_workers
-    users = {"worker_init_fn": data.worker_init_fn}
     warnings = check_workers(dataset, users, merged["num_workers"], changed=changed)
     if type(data) is not DataLoader:
         return _changed_copy(data, dataset, merged, size, generators, warnings)
@@ -337,16 +341,6 @@ def _sampler(sampler: Any, dataset: Any, old: Any, generators: Generators) -> An
             generator=generators.users(given) if given is not None else generators.own("order"),
         )
     return generators.of_sampler(sampler)
-
-
-def _options_of(data: DataLoader[Any]) -> dict[str, Any]:
-    options = {name: getattr(data, name) for name in OPTIONS if hasattr(data, name)}
-    automatic = default_collate if data._auto_collation else default_convert
-    if options.get("collate_fn") is automatic:
-        del options["collate_fn"]  # so that it follows the batch size, as torch has it
-    if data.batch_size is None:
-        options["drop_last"] = False
-    return options
 
 
 def consistent(options: Mapping[str, Any]) -> dict[str, Any]:

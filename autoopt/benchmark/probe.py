@@ -58,8 +58,8 @@ _SYNTHETIC = 1e-2
 """Size of gradients that are made up for an optimizer: those of most trainings, before they are clipped."""
 _ROLLED = 16
 """Steps between digests that are written down: the step at which two trainings part is known to so many."""
-_MOST_READ = 4096
-"""Batches that are read for their contents alone, at most."""
+MOST_READ = 4096
+"""Batches that are read for their contents alone, at most; of a script trained on for them."""
 _HELD_BYTES = 2**28
 """Batches that gradients are taken of are held in memory up to here."""
 _AHEAD_SECONDS, _AHEAD = 1.0, 64
@@ -369,7 +369,7 @@ class BatchRecorder(Recorder):
         """Reads the coming batches without training on them, into the third epoch where there is time."""
         began, read = perf_counter(), self.training.batch_iterator
         per_epoch = (self.training.lengths.per_epoch or 0) * self.training.lengths.accumulation
-        for _ in range(_MOST_READ):
+        for _ in range(MOST_READ):
             enough = usual if samples_read(self.epochs) >= samples else seconds
             if self._over(began, enough) or (read.epoch >= 3 and ("epoch" in self.windows or not self._trainable)):
                 break

@@ -407,10 +407,6 @@ class Training:
         return workload_facts(self, spec)
 
     @property
-    def dataset_changes(self) -> bool:
-        return False  # nothing of the user's runs between two epochs
-
-    @property
     def takes_probabilities(self) -> bool:
         return takes_probabilities(self._one_loss())
 
