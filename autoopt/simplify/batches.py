@@ -12,13 +12,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 
+from autoopt.benchmark.contents import tensor_leaves
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_modes
 from autoopt.benchmark.switching import KeptState
@@ -40,7 +39,17 @@ def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(measure, theirs), daemon=False)
+
+    def child() -> None:
+        torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
+        try:
+            answer: tuple[str, Any] = ("answer", measure())
+        except Exception as error:
+            answer = ("error", f"{type(error).__name__}: {error}".split("\n")[0])
+        theirs.send(answer)
+        theirs.close()
+
+    process = context.Process(target=child, daemon=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
         process.start()
@@ -60,16 +69,6 @@ def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
     if kind == "error":
         raise ChildFailed(value)
     return dict(value)
-
-
-def _child(measure: Callable[[], JsonDict], connection: Connection) -> None:
-    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
-    try:
-        answer: tuple[str, Any] = ("answer", measure())
-    except Exception as error:
-        answer = ("error", f"{type(error).__name__}: {error}".split("\n")[0])
-    connection.send(answer)
-    connection.close()
 
 
 @contextmanager
@@ -153,7 +152,7 @@ def fresh_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 def nbytes(batch: Any) -> int:
     """Bytes of all tensors in a batch, however it is nested."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+    return sum(leaf.numel() * leaf.element_size() for leaf in tensor_leaves(batch))
 
 
 def cached_batches(training: LiveTraining, notes: list[str]) -> list[Any]:

@@ -36,13 +36,13 @@ from autoopt.benchmark.warmup import ready_batches, run_block
 from autoopt.records import Contention, JsonDict
 from autoopt.simplify.batches import Fetch, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
-from autoopt.simplify.microbenchmarks import other_threads, ratios_by_threads, summary
+from autoopt.simplify.microbenchmarks import MOST, other_threads, ratios_by_threads, summary
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST, InputTimings, Overlap
 
 FEWEST_TURNS = 20
 """Turns below which a mean says nothing; what is so long that fewer fit the time_limit warms its own caches."""
-MOST_TURNS, HIGHEST_RATIO = 2000, 10.0
-"""More turns tell nothing new of a ratio, and one beyond that is a disturbance."""
+HIGHEST_RATIO = 10.0
+"""A ratio beyond that is a disturbance."""
 _SHORTEST_SLEEP = 5e-5
 """Seconds below which the kernel's timer is later than it sleeps."""
 _ROUNDS = 4
@@ -142,7 +142,7 @@ def ratio_after(
     again: list[float] = []
     call()
     end = now() + time_limit
-    while len(after) < 2 or (len(after) < MOST_TURNS and now() < end):
+    while len(after) < 2 or (len(after) < MOST and now() < end):
         other()
         for seconds in (after, again):
             start = clock()

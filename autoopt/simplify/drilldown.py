@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
+from autoopt.benchmark.contents import tensor_leaves
 from autoopt.benchmark.facts import place_of
 from autoopt.benchmark.libraries import is_users
 from autoopt.benchmark.live import LiveTraining
@@ -163,7 +164,9 @@ def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> tup
         def stop(module: nn.Module, inputs: Any, output: Any) -> None:
             if begun:
                 forward[name] += now() - begun.pop()
-            outputs, before = _differentiable(output), _differentiable(inputs)
+            outputs, before = (
+                [tensor for tensor in tensor_leaves(each) if tensor.requires_grad] for each in (output, inputs)
+            )
             if not outputs or not before or outputs[0] is before[0]:
                 return
             mark: list[float] = []
@@ -196,10 +199,6 @@ def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> tup
             handle.remove()
     ahead, back = ({name: seconds / runs for name, seconds in table.items()} for table in (forward, backward))
     return ahead, back
-
-
-def _differentiable(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 def _path(model: nn.Module, seconds: dict[str, float], whole: float) -> tuple[Deeper, ...]:

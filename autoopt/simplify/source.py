@@ -20,8 +20,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from autoopt.benchmark.contents import tensor_leaves
 from autoopt.benchmark.libraries import OWN, is_users
 from autoopt.benchmark.losses import history
 from autoopt.records import Deeper
@@ -54,15 +54,9 @@ class Function:
             if isinstance(node, ast.Call):
                 yield dotted(node.func), node
 
-    def loops(self) -> Iterator[ast.AST]:
+    def loops(self) -> Iterator[ast.stmt | ast.expr]:
+        """Loops and comprehensions."""
         return (node for node in ast.walk(self.tree) if isinstance(node, LOOPS))
-
-    def in_loop(self, line: int) -> bool:
-        """Whether a line lies in a loop's body or in a comprehension."""
-        return any(
-            node.lineno <= line <= (node.end_lineno or node.lineno)  # type: ignore[attr-defined]
-            for node in self.loops()
-        )
 
 
 def dotted(node: ast.AST) -> str:
@@ -306,36 +300,28 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         passed = time.perf_counter() - began
         name = str(getattr(func, "_overloadpacket", func)).removeprefix("aten.")
-        frame, seen = sys._getframe(1), self.seen
+        frame, seen, made = sys._getframe(1), self.seen, tensor_leaves(out)
         line = users_line(frame)
-        double = any(leaf.dtype == torch.float64 and leaf.dim() for leaf in _tensors(out))
+        double = any(leaf.dtype == torch.float64 and leaf.dim() for leaf in made)
         seen.double_total += double
         seen.double_seconds += passed * double
         if line is None:
             return out
         seen.operators[line] += 1
         seen.seconds[line] += passed
-        if self._fetches(name, out, args) and users_line(frame, itself=True) is not None:
+        taken, copies = {leaf.device.type for leaf in tensor_leaves(args)}, name in ("_to_copy", "copy_")
+        to_host = copies and self._device != "cpu" and any(leaf.device.type == "cpu" for leaf in made)
+        fetches = self._device in taken and (to_host or name in ("_local_scalar_dense", "nonzero", "item"))
+        if fetches and users_line(frame, itself=True) is not None:  # the host waits for values of the device
             seen.syncs[line] += 1
             seen.waited[line] += passed
         if double:
             seen.doubles[line] += 1
-        if name == "_to_copy" or (name == "copy_" and len({leaf.device.type for leaf in _tensors(args)}) > 1):
+        if name == "_to_copy" or (copies and len(taken) > 1):
             seen.copies[line] += 1
             seen.copied[line] += passed
-            seen.copied_bytes[line] += sum(leaf.numel() * leaf.element_size() for leaf in _tensors(out))
+            seen.copied_bytes[line] += sum(leaf.numel() * leaf.element_size() for leaf in made)
         return out
-
-    def _fetches(self, name: str, out: Any, args: Any) -> bool:
-        """Whether the host waits for values of the device."""
-        if not any(leaf.device.type == self._device for leaf in _tensors(args)):
-            return False
-        to_host = self._device != "cpu" and any(leaf.device.type == "cpu" for leaf in _tensors(out))
-        return name in ("_local_scalar_dense", "nonzero", "item") or (name in ("_to_copy", "copy_") and to_host)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def users_line(frame: FrameType | None, *, itself: bool = False) -> Line | None:
@@ -401,7 +387,7 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
             one = seen.setdefault(name, Unused(name, None))
             one.seconds += time.perf_counter() - began[name]
             one.line = one.line or users_line(sys._getframe(1))
-            tensors[name] += _tensors(made)
+            tensors[name] += tensor_leaves(made)
 
         handles.extend([module.register_forward_pre_hook(begin), module.register_forward_hook(end)])
 
