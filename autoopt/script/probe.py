@@ -27,6 +27,7 @@ from autoopt.benchmark.probe import (
     DRAWN,
     LAST,
     LEAST_STEPS,
+    MOST_READ,
     WINDOW,
     Asked,
     Recorder,
@@ -39,8 +40,6 @@ from autoopt.records.messages import EpochRead, samples_read
 from autoopt.script.loaders import Watcher
 from autoopt.script.tasks import HeldWeights
 
-_MOST_READ = 1024
-"""Batches that are read for a probe at the most."""
 _WEIGHT = 5e-2
 """Size of weights that are made up for an optimizer: as most layers of some hundred inputs begin."""
 
@@ -329,10 +328,10 @@ class ScriptRecorder(Recorder, Watcher):
             if self._left or (fits and self._steps < self.until):
                 return spent > 2 * seconds
             late = spent > (usual if read >= samples else seconds)
-            return late or done >= _MOST_READ or self._pass >= 3 or not self._given
+            return late or done >= MOST_READ or self._pass >= 3 or not self._given
 
         began = perf_counter()
-        goal = self.training.follow(enough, each, most=_MOST_READ)
+        goal = self.training.follow(enough, each, most=MOST_READ)
         if held is not None:
             self.hooks.watchers.remove(held)
             self.metrics, self._evaluation = [held.metric_at(goal)], held.hashed.hexdigest()
