@@ -327,7 +327,7 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
             loader.collate_fn(fetch.samples(fetch.indices(), fetch.size))
         return {"found": [(name, *line, times) for (name, line), times in found.items()]}
 
-    seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make, timeout=60.0)["found"]}
+    seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make)["found"]}
     return advice_of_calls(seen, step, training.lengths.accumulation)
 
 

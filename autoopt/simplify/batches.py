@@ -23,15 +23,15 @@ from autoopt.benchmark.seeding import kept_modes
 from autoopt.benchmark.switching import KeptState
 from autoopt.records import JsonDict
 
-_SECONDS = 120.0
-"""Reading a batch may take this long before it counts as hung."""
+HUNG = 120.0
+"""Seconds that reading a batch may take before it counts as hung."""
 
 
 class ChildFailed(Exception):  # noqa: N818
     """The forked measurement raised, died or took too long; the message says which."""
 
 
-def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
+def in_child(measure: Callable[[], JsonDict], timeout: float = HUNG) -> JsonDict:
     """Runs ``measure`` in a forked child with one compute thread and hands back its document.
 
     Raises:
@@ -165,7 +165,7 @@ def cached_batches(training: LiveTraining, notes: list[str]) -> list[Any]:
         return list(training.next())
     if training.device.kind == "cpu":
         try:
-            packed = in_child(lambda: {"batches": _packed(_read(training))}, timeout=_SECONDS)["batches"]
+            packed = in_child(lambda: {"batches": _packed(_read(training))})["batches"]
             return _unpacked(packed)
         except (ChildFailed, AttributeError, pickle.PickleError) as error:
             notes.append(f"the cached batch was read in the training process: {error}")
@@ -212,7 +212,7 @@ def doubled_batch(training: LiveTraining) -> Any | None:
         indices = fetch.indices() + fetch.indices()
         return {"batches": _packed([loader.collate_fn(fetch.samples(indices, 2 * fetch.size))])}
 
-    return training.to_device(_unpacked(in_child(read, timeout=_SECONDS)["batches"])[0])
+    return training.to_device(_unpacked(in_child(read)["batches"])[0])
 
 
 def _packed(batches: list[Any]) -> bytes:

@@ -313,7 +313,7 @@ def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = Fal
     fetch = Fetch(loader)
     if training.device.kind != "cpu" or fetch.iterable or loader.batch_sampler is None:
         return ()
-    indices = in_child(lambda: {"all": [fetch.indices() for _ in range(_SEQUENCE)]}, timeout=60.0)["all"]
+    indices = in_child(lambda: {"all": [fetch.indices() for _ in range(_SEQUENCE)]})["all"]
     threads = torch.get_num_threads()
     wanted = [
         pair for pair in fed_combinations(usable_cores(), threads, waits) if pair != (loader.num_workers, threads)

@@ -14,9 +14,6 @@ from typing import Self
 
 from autoopt.benchmark.libraries import TORCH, is_users
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.warmup import run_block
-from autoopt.records import Deeper
-from autoopt.simplify.costly import LEAST
 
 EVERY = 0.004
 """Seconds between two samples: some hundred a second tell a share of a step within some percent."""
@@ -125,19 +122,3 @@ class Sampler:
         while not self._over.wait(EVERY):
             if not self._training.evaluates:
                 self.samples.see(sys._current_frames().get(self._number))
-
-
-def own_functions(training: LiveTraining, seconds: float, min_steps: int) -> tuple[Deeper, ...]:
-    """The user's functions that take a share of a step, seconds per step, while the training goes on.
-
-    Args:
-        seconds, min_steps: of training at least.
-    """
-    with Sampler(training) as sampler:
-        block = run_block(training, lambda done, passed: done >= min_steps and passed >= seconds)
-    step = block.seconds / max(block.steps, 1)
-    return tuple(
-        Deeper(name=name, kind="line", seconds=share * step, file=file, line=line)
-        for name, file, line, share in sampler.samples.functions()
-        if share >= LEAST
-    )
