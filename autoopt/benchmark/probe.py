@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from autoopt.benchmark.batch_iterator import epoch_order
 from autoopt.benchmark.contents import samples_of, tensors
@@ -255,7 +254,7 @@ class BatchRecorder(Recorder):
     def run(self, asked: Asked) -> None:
         training, seconds, self.until = self.training, asked.seconds, asked.until
         if asked.elsewhere:
-            move_elsewhere(training.model)
+            disturb(training.model, 1.0, 0, 0)  # each weight by about as much as it is
         own = self.own_weights(asked)
         self._train(asked.steps, seconds, own)
         self.kept = own.files() if own is not None else ()
@@ -438,11 +437,6 @@ class BatchRecorder(Recorder):
             return None
         self._evaluated = samples
         return metrics[target.metric] if np.isfinite(metrics[target.metric]) else None
-
-
-def move_elsewhere(model: nn.Module) -> None:
-    """Changes each weight by about as much as it is."""
-    disturb(model, 1.0, 0, 0)
 
 
 def kept_state(training: Any, path: str) -> dict[str, Any] | None:

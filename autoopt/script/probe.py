@@ -32,7 +32,6 @@ from autoopt.benchmark.probe import (
     Asked,
     Recorder,
     kept_state,
-    move_elsewhere,
 )
 from autoopt.benchmark.seeding import disturb, mix, seed_everything
 from autoopt.records import JsonDict
@@ -259,7 +258,7 @@ class ScriptRecorder(Recorder, Watcher):
         if state is not None:
             self.training.model.load_state_dict(state)
             if self._elsewhere:
-                move_elsewhere(self.training.model)
+                disturb(self.training.model, 1.0, 0, 0)  # each weight by about as much as it is
 
     def _train(self, steps: int, seconds: float) -> None:
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""

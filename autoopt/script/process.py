@@ -77,7 +77,7 @@ class ModelCall:
             rows = isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) == self.samples
             return torch.cat([leaf, leaf]) if rows else leaf
 
-        return replace(self, args=tree_map(doubled, self.args), kwargs=tree_map(doubled, self.kwargs))
+        return self.changed(lambda both: tree_map(doubled, both))
 
 
 class Recording(Watcher):
@@ -114,7 +114,8 @@ class Recording(Watcher):
             self._next = False
         kind = next((parameter.device.type for parameter in model.parameters()), "cpu")
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        self._calls[-1].append(ModelCall(model, _detached(args), _detached(kwargs), dtype))
+        args, kwargs = tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, (args, kwargs))
+        self._calls[-1].append(ModelCall(model, args, kwargs, dtype))
 
     def backward(self, loss: Any) -> None:
         if isinstance(loss, torch.Tensor):
@@ -129,10 +130,6 @@ class Recording(Watcher):
         """The calls of each micro-batch, in their order; losses of several lines without a loader are terms of one."""
         terms = not self._loads and self._pieces == 1 and max(self._lines.values(), default=0) == 1
         return [[call for calls in self._calls for call in calls]] if terms and self._calls else self._calls
-
-
-def _detached(value: Any) -> Any:
-    return tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
 def run_parts(training: Any, lap: Lap) -> RunParts:

@@ -68,11 +68,12 @@ def share_out(loader: Loader, group: Group) -> SharedBatches | None:
     Raises:
         WorkloadError: its batches cannot be shared out.
     """
+    if group.size == 1:
+        return None
     inner: DataLoader[Any] = loader.loader
     sampler = getattr(inner.batch_sampler, "sampler", None)
     sampler = inner.sampler if sampler is None else sampler
-    shares = isinstance(sampler.sampler if isinstance(sampler, Shielded) else sampler, DistributedSampler)
-    if group.size == 1 or shares:
+    if isinstance(sampler.sampler if isinstance(sampler, Shielded) else sampler, DistributedSampler):
         return None
     if isinstance(inner.dataset, IterableDataset):
         raise WorkloadError(
