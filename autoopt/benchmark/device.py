@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import deepcopy
 from time import perf_counter
 from typing import Any
@@ -267,11 +267,8 @@ def open_device(name: str, memory_limit_bytes: int | None = None) -> Device:
 
 def reset_host_peak() -> None:
     """Starts a new measurement of this process's peak resident memory, where the kernel lets us."""
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
 
 
 def host_peak_bytes() -> int | None:
@@ -284,19 +281,15 @@ def host_peak_bytes() -> int | None:
 
 def private_bytes(pid: int) -> int:
     """Resident memory of a process that it shares with no other; 0 of one that is gone."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
-    except OSError:
-        return 0
-    return (resident - shared) * mmap.PAGESIZE
+    with suppress(OSError), open(f"/proc/{pid}/statm") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * mmap.PAGESIZE
+    return 0
 
 
 def status_bytes(key: str) -> int | None:
     """A size in the status of this process, such as ``VmRSS``; None where the kernel does not name it."""
-    try:
-        with open("/proc/self/status") as file:
-            line = next(line for line in file if line.startswith(key))
-    except (OSError, StopIteration):
-        return None
-    return int(line.split()[1]) * 1024
+    with suppress(OSError, StopIteration), open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith(key))
+        return int(line.split()[1]) * 1024
+    return None

@@ -20,7 +20,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import default_collate, default_convert
 
-from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.seeding import kept_random_state, mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.transfer import END
 from autoopt.errors import WorkloadError
 from autoopt.loading.validation import length_of
 from autoopt.setup import Setup, Transform
@@ -111,32 +112,21 @@ class Shielded:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        outside = random_state()
-        seed_everything(mix(self._seed, self.epoch))
-        inside = random_state()
-        items: Iterator[Any]
-        try:
+        with kept_random_state():
+            seed_everything(mix(self._seed, self.epoch))
             items = iter(self.sampler)
-        finally:
             inside = random_state()
-            set_random_state(outside)
         quiet = 0
-        while True:
-            if quiet >= 2:
-                yield from items
+        while quiet < 2:
+            with kept_random_state():
+                set_random_state(inside)
+                item = next(items, END)
+                before, inside = inside, random_state()
+            if item is END:
                 return
-            outside = random_state()
-            set_random_state(inside)
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            finally:
-                after = random_state()
-                set_random_state(outside)
-            quiet = quiet + 1 if _same(inside, after) else 0
-            inside = after
+            quiet = quiet + 1 if _same(before, inside) else 0
             yield item
+        yield from items
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
