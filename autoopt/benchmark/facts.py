@@ -63,12 +63,9 @@ class Samples:
             return self._in_time(itertools.islice(self._dataset, count))
         try:
             self._wanted = count = min(count, len(self._dataset))
-        except (TypeError, NotImplementedError):
-            return []
-        try:
             return self._in_time(self._dataset[index] for index in range(count))
         except Exception:
-            return []  # a dataset whose keys come from its own sampler, and what it raises at others
+            return []  # a dataset without a length, or whose keys come from its own sampler: what it raises at others
 
     def _in_time(self, items: Iterable[Any]) -> list[Any]:
         """The items, or as many as a slow dataset gives in a few seconds, a handful at least."""

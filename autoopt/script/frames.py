@@ -12,7 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from time import perf_counter
 from traceback import walk_stack
 from types import FrameType, ModuleType
@@ -153,14 +153,8 @@ def names_of(*wanted: object) -> dict[str, str]:
 
 def _name_in(variables: Mapping[str, object], wanted: tuple[object, ...]) -> str | None:
     known = list(variables.items())  # other threads may add to it
-    for name, value in known:
-        if any(value is one for one in wanted):
-            return name
-    for owner, value in known:
-        for name, held in _attributes(value):
-            if any(held is one for one in wanted):
-                return f"{owner}.{name}"
-    return None
+    within = ((f"{owner}.{name}", held) for owner, value in known for name, held in _attributes(value))
+    return next((name for name, value in chain(known, within) if any(value is one for one in wanted)), None)
 
 
 def _attributes(value: object) -> list[tuple[str, object]]:

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from autoopt.benchmark.libraries import is_users
+from autoopt.loading.validation import length_of
 from autoopt.script.frames import users_frames
 
 _Rest = Literal["stepped", "dropped"]
@@ -281,10 +282,7 @@ def _chosen(loop: ast.For, values: Sequence[Any], frame: FrameType) -> int | Non
 
 def _size(value: Any) -> int | None:
     """The length of a range, a loader, a dataset, rows or a collection of Python's; None where nobody knows it."""
-    try:
-        return len(value) if isinstance(value, _SIZED) else None
-    except (TypeError, NotImplementedError):  # an iterable one
-        return None
+    return length_of(value) if isinstance(value, _SIZED) else None
 
 
 def _broken_off(loop: ast.For, frame: FrameType) -> float:
