@@ -1,4 +1,4 @@
-"""The user's own source: which files are theirs, seconds of their lines, operators of a step by their lines."""
+"""The user's own source: seconds of their lines, operators of a step by their lines, and where a thread is, sampled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import inspect
 import linecache
 import sys
+import threading
 import time
 import warnings
 from collections import Counter as Counts
@@ -22,7 +23,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoopt.benchmark.contents import tensor_leaves
-from autoopt.benchmark.libraries import OWN, is_users
+from autoopt.benchmark.libraries import OWN, TORCH, is_users
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.losses import history
 from autoopt.records import Deeper
 from autoopt.simplify.costly import Line
@@ -37,6 +39,14 @@ WORTH = 0.3
 """Of what is above it: a part that explains less ends the chain."""
 _OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
 """Parts of torch that ask for values of their own accord: an optimizer's count of steps, the norm of gradients."""
+EVERY = 0.004
+"""Seconds between two samples: some hundred a second tell a share of a step within some percent."""
+OTHERS = ("nn/modules/module.py", "utils/data/", "optim/", "autograd/")
+"""Parts of torch whose callees belong to another stage than the user's own line: model, loader, optimizer, backward."""
+AROUND = OTHERS[:2]
+"""Of these, those that call the user's functions: what is within a model or a dataset is theirs."""
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Functions to Python alone: to a reader, what they do belongs to the function around them."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,14 @@ def dotted(node: ast.AST) -> str:
     return ".".join([head, *reversed(parts)]) if parts else head
 
 
+def tree_of(file: str) -> ast.Module:
+    """The source of a file; empty where the file was changed since, and is none."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ast.Module([], [])
+
+
 def function_of(thing: Any) -> Function | None:
     """The source of a callable, if it is the user's own and can be found."""
     thing = inspect.unwrap(thing.func if isinstance(thing, functools.partial) else thing)
@@ -80,11 +98,7 @@ def function_of(thing: Any) -> Function | None:
         return None
     if file is None or not is_users(file):
         return None
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # the file was changed since
-        return None
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
             names = tuple(each.arg for each in (*node.args.posonlyargs, *node.args.args))
@@ -406,3 +420,100 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
         if nodes and not any(node in reached for node in nodes):
             names.add(name)
     return [seen[name] for name in seen if name in names and not any(name.startswith(f"{o}.") for o in names)]
+
+
+# where a thread is, sampled
+
+
+@dataclass
+class Samples:
+    """Samples of one thread.
+
+    Attributes:
+        total: all of them.
+        own: those in the user's own Python, by its code and line.
+        loops: codes and lines that begin a backward pass, or step an optimizer: the training loop's.
+    """
+
+    total: int = 0
+    own: Counts[tuple[CodeType, int]] = field(default_factory=Counts)
+    loops: set[tuple[CodeType, int]] = field(default_factory=set)
+
+    def see(self, frame: FrameType | None) -> None:
+        """One sample: the innermost frame of the thread."""
+        self.total += 1
+        inner: str | None = None
+        while frame is not None and not is_users(frame.f_code.co_filename):
+            inner = inner or _part(frame.f_code.co_filename)
+            frame = frame.f_back
+        if frame is None:
+            return
+        line = frame.f_lineno
+        while frame.f_code.co_name in COMPREHENSIONS and frame.f_back is not None:
+            frame = frame.f_back
+        place = frame.f_code, line
+        if inner is not None:
+            if inner not in AROUND:
+                self.loops.add(place)
+            return
+        while (frame := frame.f_back) is not None:
+            if _part(frame.f_code.co_filename) in AROUND:
+                return
+        self.own[place] += 1
+
+    def functions(self) -> Iterator[tuple[str, str, int, float]]:
+        """Name, file, hottest line and share of a step of the user's functions, the largest share first.
+
+        Of the function that holds the training loop only loops within it count: its other lines are single operations.
+        """
+        training: dict[CodeType, set[int]] = {}
+        for code, line in self.loops:
+            training.setdefault(code, set()).add(line)
+        inner = {code: _loops_without(code, lines) for code, lines in training.items()}
+        found: dict[CodeType, Counts[int]] = {}
+        for (code, line), count in self.own.items():
+            if code not in inner or any(line in loop for loop in inner[code]):
+                found.setdefault(code, Counts())[line] += count
+        for code, lines in sorted(found.items(), key=lambda item: -item[1].total()):
+            name = f"a loop in {code.co_name}" if code in training else code.co_name
+            yield name, code.co_filename, lines.most_common(1)[0][0], lines.total() / max(self.total, 1)
+
+
+def _part(file: str) -> str | None:
+    """The part of torch that a file belongs to; None of another one."""
+    at = next((len(folder) for folder in TORCH if file.startswith(folder)), None)
+    return None if at is None else next((part for part in OTHERS if file.startswith(part, at)), None)
+
+
+def _loops_without(code: CodeType, trained: set[int]) -> list[range]:
+    """Lines of the loops of a function's file that hold none of the training loop's own lines."""
+    loops = (node for node in ast.walk(tree_of(code.co_filename)) if isinstance(node, (ast.For, ast.While)))
+    spans = (range(node.body[0].lineno, (node.end_lineno or 0) + 1) for node in loops)
+    return [span for span in spans if not any(line in span for line in trained)]
+
+
+class Sampler:
+    """Samples the thread that trains from another one, as long as it is open.
+
+    Args:
+        training: whose thread it is; it is not sampled while it evaluates.
+    """
+
+    def __init__(self, training: LiveTraining) -> None:
+        self.samples = Samples()
+        self._training, self._over = training, threading.Event()
+        self._number = training.do(threading.get_ident)
+        self._thread = threading.Thread(target=self._sample, name="samples", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._over.wait(EVERY):
+            if not self._training.evaluates:
+                self.samples.see(sys._current_frames().get(self._number))

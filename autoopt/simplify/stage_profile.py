@@ -73,7 +73,7 @@ class StageProfile(Record):
     could not be measured, and why. ``communication``: messages of several processes. ``monitor``: means over a block of
     a CUDA device (``autoopt.benchmark.environment``); ``joules_per_step``: its energy; ``other_users``: other processes
     on it; ``foreign_cores``: how many cores other programs used, on average, while block and stages were measured;
-    ``own``: functions of the user's outside of the model's (``simplify.own_code``).
+    ``own``: functions of the user's outside of the model's (``simplify.source``).
     """
 
     plan: Plan

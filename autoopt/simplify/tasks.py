@@ -15,8 +15,8 @@ from autoopt.simplify.contention import steps_by_threads
 from autoopt.simplify.costly import LEAST
 from autoopt.simplify.drift import running_block
 from autoopt.simplify.measure import measure_training
-from autoopt.simplify.own_code import Sampler
 from autoopt.simplify.peaks import measured_peaks
+from autoopt.simplify.source import Sampler
 from autoopt.simplify.stage_timings import StageTimings
 
 
