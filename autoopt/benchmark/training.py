@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import reduce
 from time import perf_counter
@@ -21,7 +21,7 @@ from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Each, Enough, Group, present
 from autoopt.benchmark.distributed.replicate import replicate, shared_out
 from autoopt.benchmark.distributed.shares import SharedBatches, share_out
-from autoopt.benchmark.distributed.step import SharedStep, by_itself
+from autoopt.benchmark.distributed.step import SharedStep, own_statistics
 from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.flags import apply_flags
@@ -35,7 +35,7 @@ from autoopt.benchmark.seeding import kept_buffers, mix, random_state, seed_ever
 from autoopt.benchmark.switching import PARTS
 from autoopt.benchmark.training_step import TrainingStep
 from autoopt.benchmark.transfer import mover
-from autoopt.errors import WorkloadError
+from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
@@ -400,8 +400,23 @@ class Training:
     def replicated(self) -> bool:
         return isinstance(self.plain_step, SharedStep)
 
-    def apart(self) -> AbstractContextManager[None]:
-        return by_itself(self.plain_step, self) if isinstance(self.plain_step, SharedStep) else nullcontext()
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Nothing is sent by the steps of this process; its weights are the caller's to put back."""
+        step, how = self.plain_step, self.setup.distributed
+        if not isinstance(step, SharedStep):
+            yield
+            return
+        if how.sharded_optimizer or how.fully_sharded:
+            raise TrialFailed("error", "a process that holds a share of the states cannot be measured by itself")
+        together, step.model = step.model, self.model
+        unchecked, step._unchecked = step._unchecked, 0
+        try:
+            with own_statistics(self.model):
+                yield
+        finally:
+            step.model, step._unchecked = together, unchecked
+            self.group.wait()
 
     def facts(self, spec: str) -> WorkloadFacts:
         return workload_facts(self, spec)

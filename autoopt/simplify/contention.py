@@ -261,11 +261,21 @@ class ForkedWorker:
     """
 
     def __init__(self, work: Callable[[], int]) -> None:
-        context = multiprocessing.get_context("fork")
+        context, parent = multiprocessing.get_context("fork"), os.getpid()
         self.counter: Any = context.Value("Q", 0, lock=False)
         self.gate = context.Event()
-        arguments = (work, self.counter, self.gate, os.getpid())
-        self.process = context.Process(target=_work, args=arguments, daemon=True)
+
+        def go_on() -> None:
+            torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
+            while os.getppid() == parent:
+                self.gate.wait(1.0)
+                while self.gate.is_set():
+                    try:
+                        self.counter.value += work()
+                    except Exception:  # of the user's dataset: it is reported where samples are measured alone
+                        return
+
+        self.process = context.Process(target=go_on, daemon=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
             self.process.start()
@@ -286,17 +296,6 @@ def rate_during(workers: list[ForkedWorker], meanwhile: Callable[[], Any]) -> tu
     for worker in workers:
         worker.gate.clear()
     return counted / wall / len(workers), found
-
-
-def _work(work: Callable[[], int], counter: Any, gate: Any, parent: int) -> None:
-    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
-    while os.getppid() == parent:
-        gate.wait(1.0)
-        while gate.is_set():
-            try:
-                counter.value += work()
-            except Exception:  # a dataset of the user's: its errors are reported where samples are measured alone
-                return
 
 
 def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = False) -> tuple[Overlap, ...]:
