@@ -414,11 +414,8 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
         for handle in handles:
             handle.remove()
     reached = set(history(loss))
-    names = set()
-    for name, made in tensors.items():
-        nodes = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
-        if nodes and not any(node in reached for node in nodes):
-            names.add(name)
+    graphs = {name: {tensor.grad_fn for tensor in made} - {None} for name, made in tensors.items()}
+    names = {name for name, nodes in graphs.items() if nodes and nodes.isdisjoint(reached)}
     return [seen[name] for name in seen if name in names and not any(name.startswith(f"{o}.") for o in names)]
 
 
