@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from autoopt.export.applying import apply_diff
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Place, Plan, ScriptPatch, Sites
+from autoopt_strategies.training.accumulation import pieces
 from scripted import BF16, REGISTRY, seen
 
 HEAD = """\
@@ -114,6 +116,14 @@ for batch in loader:
         "for x, y in loader:\n    for share, x_piece, y_piece in pieces(2, x, y):\n"
         "        (criterion(model(x_piece), y_piece) * share).backward()\n    optimizer.step()\n"
     )
+
+
+def test_tensors_in_a_list_are_cut_as_those_by_themselves() -> None:
+    x, y = torch.arange(6), torch.arange(12.0).view(6, 2)
+    found = list(pieces(4, [x, {"y": y}], x, "all"))
+    assert [share for share, *_ in found] == [2 / 6] * 3
+    assert all(both[0].equal(alone) and text == "all" for _, both, alone, text in found)
+    assert torch.cat([both[1]["y"] for _, both, *_ in found]).equal(y)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from autoopt.export.script_patch.editing import given
+from autoopt.export.script_patch.editing import given, text_of
 from autoopt.export.script_patch.source import NoHonestEditError, Source
 from autoopt.storage.fingerprint import LARGEST_NAMED, MOST_FILES, imported_files
 
@@ -179,10 +179,10 @@ class ScriptOptions:
             self._found[key] = []
             for call in source.all_of(cst.Call):
                 if source.called(call) == "add_argument":
-                    words = [w for a in call.args if a.keyword is None and (w := _text(a.value))]
+                    words = [w for a in call.args if a.keyword is None and (w := text_of(a.value))]
                     long = next((word for word in words if word.startswith("--")), words[0] if words else "")
                     named = given(call).get("dest")
-                    dest = _text(named.value) if named else long.lstrip("-").replace("-", "_")
+                    dest = text_of(named.value) if named else long.lstrip("-").replace("-", "_")
                     if words and dest == attribute:
                         self._found[key].append(Option(source, call, tuple(words)))
         return self._found[key]
@@ -216,8 +216,3 @@ def _leaves(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     else:
         for child in node.children:
             yield from _leaves(child)
-
-
-def _text(node: cst.BaseExpression) -> str | None:
-    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
-    return value if isinstance(value, str) else None

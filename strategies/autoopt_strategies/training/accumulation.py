@@ -18,6 +18,7 @@ from autoopt_strategies.common import (
     per_sample,
     seconds_of,
 )
+from autoopt_strategies.input.batches import leaves
 
 FULL = 0.85
 """Share of the device memory from which on smaller pieces are worth a try."""
@@ -33,29 +34,23 @@ def pieces(count: int, *batch: Any) -> Iterator[tuple[Any, ...]]:
 
     Tensors and lists of one entry a sample are cut; what else is given is in each piece as it is.
     """
-    samples = next(len(tensor) for tensor in tensors(batch))
+    import torch
+
+    def lengths(value: Any) -> list[int]:
+        return [len(leaf) for leaf in leaves(value) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+
+    samples = lengths(batch)[0]
     size = -(-samples // count)
 
     def cut(value: Any, start: int) -> Any:
         if isinstance(value, dict):
             return {key: cut(part, start) for key, part in value.items()}
-        if isinstance(value, (list, tuple)) and any(tensors(value)):
+        if isinstance(value, (list, tuple)) and lengths(value):
             return [cut(part, start) for part in value]
         return value[start : start + size] if hasattr(value, "__len__") and len(value) == samples else value
 
     for start in range(0, samples, size):
         yield (min(size, samples - start) / samples, *(cut(value, start) for value in batch))
-
-
-def tensors(value: Any) -> Iterator[Any]:
-    """All tensors with a first dimension, in dicts, lists and tuples."""
-    import torch
-
-    if isinstance(value, torch.Tensor) and value.dim():
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from tensors(part)
 
 
 class Accumulation(Strategy):
