@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -59,16 +60,15 @@ class UserFiles:
 
     def __init__(self, first: Sequence[str], cwd: Path, read: Callable[[str], Source]) -> None:
         self._first, self._cwd, self._read = first, cwd, read
-        self._texts: dict[str, str] | None = None
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        first = [self._cwd / name for name in dict.fromkeys(self._first) if not Path(name).is_absolute()]
+        found = imported_files(first, [*(path.parent for path in first[:1]), self._cwd])
+        return {path.relative_to(self._cwd).as_posix(): whole.decode(errors="replace") for path, whole in found}
 
     def with_text(self, text: str) -> list[Source]:
         """The Python files in which a text stands; one that cannot be read is left out."""
-        if self._texts is None:
-            first = [self._cwd / name for name in dict.fromkeys(self._first) if not Path(name).is_absolute()]
-            found = imported_files(first, [*(path.parent for path in first[:1]), self._cwd])
-            self._texts = {
-                path.relative_to(self._cwd).as_posix(): whole.decode(errors="replace") for path, whole in found
-            }
         sources = []
         for name in [name for name, whole in self._texts.items() if text in whole]:
             with suppress(NoHonestEditError):

@@ -442,15 +442,11 @@ def _within_function(source: Source, spot: Spot) -> Iterator[cst.CSTNode]:
 _STEPS = "gradient_accumulation_steps"
 
 
-def _accelerated(placing: Placing) -> bool:
-    """Whether accelerate divides the losses, by a number that the script gives it."""
-    site = next((each for each in placing.sites.of("trainer") if each.call == "Accelerator"), None)
-    return site is not None and _STEPS in given(placing.edits(site.file).source.call(site, site.call))
-
-
 def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
     """The loader gives larger batches, and the number of those that make a step is written where it is made."""
-    if _accelerated(placing):
+    site = next((each for each in placing.sites.of("trainer") if each.call == "Accelerator"), None)
+    if site is not None and _STEPS in given(placing.edits(site.file).source.call(site, site.call)):
+        # accelerate divides the losses by this number
         placing.place(Edit("loader", arguments={"batch_size": size}))
         placing.place(Edit("trainer", arguments={_STEPS: count}))
         return
