@@ -138,8 +138,7 @@ def _composes(dataset: Any, head: Any, rest: tuple[Any, ...], indices: list[int]
         sample = head[index]
         if not isinstance(sample, tuple):
             return False
-        seed_everything(index)
-        whole = dataset[index]
+        whole = sample_of(dataset, index)
         seed_everything(index)
         if not equal(whole, transformed(sample, rest)):
             return False
@@ -315,7 +314,7 @@ def tensors(dataset: Any, collate: Any) -> Setting:
     try:
         same = all(equal(made(dataset, group), made(other, group)) for group in groups)
     except Exception as error:  # a collate function that wants lists
-        return {"reason": f"samples in the torch format cannot be collated: {type(error).__name__}: {error}"}
+        return {"reason": f"samples in the torch format cannot be collated: {first_line(error)}"}
     if not same:
         return {"reason": "the torch format gives other batches: the collate function takes lists apart"}
     return {"ratio": min(1.0, ratio_in_turns(lambda: made(dataset, groups[0]), lambda: made(other, groups[0])))}
