@@ -229,20 +229,22 @@ def _may_draw(statement: ast.stmt) -> bool:
     return any(part in name for name in names for part in DRAWS)
 
 
-def _draws(base: Any, head: Any, indices: list[int]) -> bool:
-    """Whether a first part takes a number from a generator, whatever it makes of it."""
+def random_state() -> Any:
+    """Of the generators that the standard library, numpy and torch share out."""
     import numpy as np
     import torch
 
-    def numbers() -> Any:
-        return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
 
+
+def _draws(base: Any, head: Any, indices: list[int]) -> bool:
+    """Whether a first part takes a number from a generator, whatever it makes of it."""
     for seed in range(SEEDS):
         seed_everything(seed)
-        before = numbers()
+        before = random_state()
         for index in indices:
             head(base, index)
-        if numbers() != before:
+        if random_state() != before:
             return True
     return False
 
