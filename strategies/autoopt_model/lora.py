@@ -88,10 +88,8 @@ class Lora(Strategy):
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         adapted = setup.with_model(Adapted(setting["rank"], tuple(setting["targets"]), tuple(setting["heads"])))
-        factor = setting.get("learning_rate_factor", 1.0)
-        if factor == 1.0:
-            return adapted
-        return adapted.with_batch(learning_rate_factor=setup.batch.learning_rate_factor * factor)
+        factor = setup.batch.learning_rate_factor * setting.get("learning_rate_factor", 1.0)
+        return adapted.with_batch(learning_rate_factor=factor)
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (

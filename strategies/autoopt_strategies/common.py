@@ -61,6 +61,12 @@ def sample_seconds(case: Case) -> float | None:
     return sum(stage.seconds * stage.parallel for stage in found) / batch if found and batch else None
 
 
+def batch_now(case: Case) -> tuple[int, int]:
+    """Samples of a micro-batch of the incumbent, and how many of them make a step."""
+    batch = case.setup.batch
+    return batch.size or case.workload.batch_size or 1, batch.accumulation or case.workload.accumulation
+
+
 def compute_threads(case: Case) -> int:
     """Threads that compute on the CPU."""
     return int(case.setup.flags.get("threads") or case.environment.threads or case.environment.cores or 1)
@@ -331,11 +337,10 @@ def climb(
     return best
 
 
-def doubling(least: int, most: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12 ... within a range."""
+def doubling(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12 ... and the largest number allowed."""
     powers = [2**power for power in range(most.bit_length())]
-    numbers = {least, most, *powers, *(3 * power // 2 for power in powers)}
-    return sorted(number for number in numbers if least <= number <= most)
+    return sorted(number for number in {most, *powers, *(3 * power // 2 for power in powers)} if number <= most)
 
 
 def frugal(numbers: Iterable[int], predicted: Callable[[int], Estimate | None]) -> int | None:

@@ -39,7 +39,7 @@ class Threads(Strategy):
     def settings(self, case: Case) -> Settings:
         cores = case.environment.cores or 2
         now = compute_threads(case)
-        numbers = [number for number in doubling(1, cores) if number != now]
+        numbers = [number for number in doubling(cores) if number != now]
         if not numbers:
             return
         first = frugal(numbers, lambda number: self.predict(case, {"threads": number})) or numbers[-1]

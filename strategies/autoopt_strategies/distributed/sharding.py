@@ -6,8 +6,6 @@ from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strat
 from autoopt_strategies.common import Setting, Settings, gain, guessed, memory_short, seconds_of, while_kept
 from autoopt_strategies.distributed.ddp import described, processes, replicated
 
-STATELESS = ("SGD",)
-
 
 class Sharding(Strategy):
     """Shares the optimizer's states, or parameters, gradients and states, out between the processes.
@@ -89,8 +87,8 @@ def _states_stay(case: Case) -> str:
     if not (able := replicated(case)):
         return able.reason
     optimizer = case.workload.optimizer
-    if optimizer.type in STATELESS and not optimizer.options.get("momentum"):
-        return f"{optimizer.type} without momentum has no states to share out"
+    if optimizer.type == "SGD" and not optimizer.options.get("momentum"):
+        return "SGD without momentum has no states to share out"
     if optimizer.groups > 1:
         return f"the optimizer has {optimizer.groups} groups of parameters, one can be shared out"
     if optimizer.module == "autoopt_model.muon":

@@ -53,6 +53,20 @@ def kept_by_index(prepare: Any) -> Any:
     return read
 
 
+def kept_by_arguments(function: Any) -> Any:
+    """A function that makes the same of the same arguments every time: made once, then taken from memory."""
+    kept: dict[Any, Any] = {}
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        key = (arguments, tuple(sorted(named.items())))
+        if key not in kept:
+            kept[key] = function(*arguments, **named)
+        return kept[key]
+
+    return call
+
+
 def read_by_threads(dataset: Any, indices: list[int], threads: int) -> list[Any]:
     """The samples of a batch: what is not kept of each yet is made at the same time, the rest in their order."""
     new = [index for index in indices if index not in dataset.__dict__.get("_kept", ())]

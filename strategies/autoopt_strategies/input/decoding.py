@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, kept, tried_gain
+from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, first_line, kept, tried_gain
 from autoopt_strategies.compute.rewriting.source import users_path
 from autoopt_strategies.input.batches import Wrapper, dataset_of, equal, leaves
 from autoopt_strategies.input.images import LIBRARIES, decoded, drafted, imdecode_reduced, imread_reduced, jpeg_size
@@ -23,10 +23,9 @@ from autoopt_strategies.input.probes import sample_of, seconds_ratio, spread
 
 CLOSE = 0.05
 """Mean difference of an image, in shares of its range, up to which it is the same image decoded otherwise."""
-FORMATS = {"simplejpeg": ("JPEG",), "opencv": ("JPEG", "PNG"), "torchvision": ("JPEG", "PNG")}
-"""Formats that each library is asked to read in Pillow's place."""
-MODULES = {"simplejpeg": "simplejpeg", "opencv": "cv2", "torchvision": "torchvision.io"}
-"""The import of each library, in the order in which they are asked."""
+BOTH = frozenset({"JPEG", "PNG"})
+MODULES = {"simplejpeg": ("simplejpeg", {"JPEG"}), "opencv": ("cv2", BOTH), "torchvision": ("torchvision.io", BOTH)}
+"""The import of each library, in the order in which they are asked, and the formats that it reads in Pillow's place."""
 READING = {
     "PIL.Image": ("Pillow", ("open",)),
     "cv2": ("OpenCV", ("imread", "imdecode")),
@@ -276,13 +275,13 @@ def fastest_library(dataset: Any) -> Setting:
         return {"reason": "samples cannot be read one by one"}
     seen = readers(dataset, indices[0])
     formats = {each["format"] for each in seen if each["reader"] == "Pillow" and each["mode"] == "RGB"}
-    if not formats & {"JPEG", "PNG"}:
+    if not formats & BOTH:
         return {"reason": _not_pillow_s(seen)}
     ratios: dict[str, float] = {}
     others: dict[str, str] = {}
-    for library in MODULES:
+    for library, (_, read) in MODULES.items():
         other = Decode(by=library)(dataset)
-        if not formats & set(FORMATS[library]):
+        if not formats & read:
             others[library] = f"does not read {', '.join(sorted(map(str, formats)))}"
         elif why := missing(library):
             others[library] = why
@@ -298,7 +297,7 @@ def fastest_library(dataset: Any) -> Setting:
 
 def missing(library: str) -> str:
     """Why a library cannot be had here; empty where it can."""
-    module = MODULES[library]
+    module, _ = MODULES[library]
     try:
         import_module(module)
     except Exception as error:  # torchvision next to another torch than the one that it was built for
@@ -339,7 +338,7 @@ def reduced_size(dataset: Any) -> Setting:
         try:
             alike = all(_alike(sample_of(dataset, index), sample_of(other, index)) for index in indices)
         except Exception as error:  # boxes in pixels of the whole image
-            return {"reason": f"samples cannot be made of an image of a reduced size: {type(error).__name__}: {error}"}
+            return {"reason": f"samples cannot be made of an image of a reduced size: {first_line(error)}"}
         if not alike:
             return {"reason": "samples differ in more than the pixels of an image when it is decoded at a reduced size"}
         return {"shorter": shorter, "reader": reader, "ratio": min(1.0, seconds_ratio(dataset, other, indices))}

@@ -97,8 +97,7 @@ class TrimPadding(Strategy):
                 return {"reason": "batches hold neither an attention mask nor rows of ids"}
             pairs.append(seen)
         found = {"widths": [width for _, width in pairs], "needed": [real for real, _ in pairs]}
-        left = left_of(found)
-        return found if left > 1.0 - LEAST_SAVING else {**found, **without_padding(live, left)}
+        return found if left_of(found) > 1.0 - LEAST_SAVING else {**found, **without_padding(live, left_of(found))}
 
 
 def left_of(found: Setting, multiple: int = 1) -> float:

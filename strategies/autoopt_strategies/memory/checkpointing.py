@@ -8,6 +8,7 @@ from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk
 from autoopt_strategies.common import (
     Setting,
     Settings,
+    batch_now,
     gain,
     memory_short,
     memory_used,
@@ -150,8 +151,7 @@ class Checkpointing(Strategy):
         facts = case.workload
         if not facts.batch_size or facts.loader.custom_batch_sampler or case.plan.setting("accumulation") is not None:
             return []
-        size = 2 * (case.setup.batch.size or facts.batch_size)
-        return [Change(strategy="batch_size", setting=BatchSize().setting_of(case, size))]
+        return [Change(strategy="batch_size", setting=BatchSize().setting_of(case, 2 * batch_now(case)[0]))]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_model(Wrap(PART, tuple(_options(setting).items())))

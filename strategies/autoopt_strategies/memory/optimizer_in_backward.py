@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, gain, memory_short
+from autoopt_strategies.common import Setting, at_most, batch_now, gain, memory_short
 
 
 def in_backward(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -79,7 +79,7 @@ class OptimizerInBackward(Strategy):
             return Applies.no(f"{facts.optimizer.type} is not one of torch's, whose updates are known to be separable")
         if facts.optimizer.type == "LBFGS":
             return Applies.no("LBFGS needs all gradients at once")
-        if (case.setup.batch.accumulation or facts.accumulation) > 1:
+        if batch_now(case)[1] > 1:
             return Applies.no("gradients are accumulated over several micro-batches")
         if facts.clip_grad_norm is not None:
             return Applies.no("clipping the norm needs all gradients at once")
