@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping
+from time import perf_counter
 from typing import Any
 
 from autoopt import Case, Estimate, Trial
@@ -149,9 +151,6 @@ def tried_gain(
 
 def ratio_in_turns(one: Callable[[], Any], other: Callable[[], Any], device: Any = None) -> float:
     """Seconds of the other over those of the one: the median over turns after the first, which sets things up."""
-    import statistics
-    from time import perf_counter
-
     import torch
 
     def wait() -> None:

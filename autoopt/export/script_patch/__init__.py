@@ -159,13 +159,10 @@ def _added(old: Setup, new: Setup, part: str) -> tuple[object, ...]:
     return tuple(after[len(before) :]) if isinstance(after, tuple) else (after,)
 
 
-_ALONE: dict[str, Literal["training_dataset", "training_collate"]] = {
-    "dataset": "training_dataset",
-    "collate": "training_collate",
-}
-
-
-def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterator[Edit]:
+def _wraps(
+    at: Literal["dataset", "collate"], only: Literal["training_dataset", "training_collate"], old: Setup, new: Setup
+) -> Iterator[Edit]:
+    """What is put around the dataset or the collate function; ``only``: of the training alone."""
     for each in _added(old, new, at):
         if isinstance(each, Wrap):
             options = "".join(f", {name}={literal(value)}" for name, value in each.options)
@@ -174,7 +171,7 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
             arguments = {name: new.loader[name] for name in READ_BY if at == "dataset" and name in new.loader}
             # of a dataset: samples that only its batches complete
             alone = bool(_added(old, new, "collate")) if at == "dataset" else not each.evaluation
-            yield Edit(_ALONE[at] if alone else at, (line,), parts=(each.name,), arguments=arguments)
+            yield Edit(only if alone else at, (line,), parts=(each.name,), arguments=arguments)
 
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
@@ -198,8 +195,8 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
         arguments = {name: value for name, value in after.items() if before.get(name, _NONE) != value}
         if arguments:
             yield Edit(at, arguments=arguments)
-    yield from _wraps("dataset", old, new)
-    yield from _wraps("collate", old, new)
+    yield from _wraps("dataset", "training_dataset", old, new)
+    yield from _wraps("collate", "training_collate", old, new)
     if new.transfer.non_blocking and not old.transfer.non_blocking:
         yield Edit("moves", arguments={"non_blocking": True})
     if new.distributed.compression == "bfloat16" and old.distributed.compression is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -62,8 +63,6 @@ class Threads(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Cores of each NUMA node, where there is more than one."""
-        from pathlib import Path
-
         nodes = []
         for file in sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
             try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, at_most, batch_now, gain, guessed, kept, seconds_of
-from autoopt_strategies.distributed.ddp import described, gradient_bytes, processes, replicated, wrapped
+from autoopt_strategies.distributed.ddp import described, gradient_bytes, replicated, wrapped
 
 USUAL = 25.0
 """Megabytes of a bucket that torch begins with."""
@@ -151,7 +151,7 @@ def _sizes(case: Case) -> list[Any] | str:
 def _quiet(case: Case) -> list[Any] | str:
     if not (able := described(case)):
         return able.reason
-    if processes(case) < 2 or batch_now(case)[1] < 2:
+    if case.setup.distributed.processes < 2 or batch_now(case)[1] < 2:
         return "a step is one micro-batch: its gradients are sent once"
     if case.setup.distributed.static_graph:
         return "the graph is learnt from a first micro-batch that is sent (static_graph)"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from typing import Any
 
 
@@ -92,8 +94,6 @@ def transformed(sample: Any, transforms: tuple[Any, ...]) -> Any:
 
 def split(dataset: Any, first: int) -> tuple[Any, tuple[Any, ...]]:
     """The dataset with only the first of its transforms, and the other transforms."""
-    from copy import copy
-
     from torch.utils.data import Subset
 
     head = copy(dataset)
@@ -145,8 +145,6 @@ def equal(one: Any, other: Any, within: tuple[int, ...] = ()) -> bool:
     Args:
         within: what holds ``one``, by ``id``: an object that refers back to its holder is not followed for ever.
     """
-    import weakref
-
     import numpy as np
     import torch
 

@@ -191,11 +191,9 @@ class Decoding(Strategy):
     def inspect(self, live: Any) -> Setting:
         """Who decodes in which lines, which library makes the same samples, and how far images are shrunk anyway."""
         dataset = dataset_of(live.workload)
-        return {
-            "reduced": reduced_size(dataset),
-            "by": fastest_library(dataset),
-            "calls": reading_calls(dataset),
-        }
+        if not spread(dataset):
+            return {"reduced": {"reason": "samples cannot be read one by one"}}
+        return {"reduced": reduced_size(dataset), "by": fastest_library(dataset), "calls": reading_calls(dataset)}
 
 
 # who decodes
@@ -256,8 +254,8 @@ def _call(reader: str, name: str, frame: FrameType | None) -> Setting:
 
 def reading_calls(dataset: Any) -> list[Setting]:
     """Lines of the user's that have images read, each once."""
-    found = [each for index in spread(dataset)[:1] for each in readers(dataset, index)]
-    places = {(each["file"], each["line"], each["name"]) for each in found if each["reader"] in ("Pillow", "OpenCV")}
+    found = (each for each in readers(dataset, spread(dataset)[0]) if each["reader"] in ("Pillow", "OpenCV"))
+    places = {(each["file"], each["line"], each["name"]) for each in found}
     return [{"file": file, "line": line, "name": name} for file, line, name in sorted(places)]
 
 
@@ -271,8 +269,6 @@ def fastest_library(dataset: Any) -> Setting:
         ``{"by", "ratio": seconds with it over those now}``, or ``{"reason": why none}``.
     """
     indices = spread(dataset)
-    if not indices:
-        return {"reason": "samples cannot be read one by one"}
     seen = readers(dataset, indices[0])
     formats = {each["format"] for each in seen if each["reader"] == "Pillow" and each["mode"] == "RGB"}
     if not formats & BOTH:
@@ -325,8 +321,6 @@ def _not_pillow_s(seen: list[Setting]) -> str:
 def reduced_size(dataset: Any) -> Setting:
     """``{"shorter": pixels, "reader", "ratio": seconds so over seconds now}``, or ``{"reason": why not}``."""
     indices = spread(dataset)
-    if not indices:
-        return {"reason": "samples cannot be read one by one"}
     for reader in ("pillow", "opencv"):
         seen = _shrunk(reader, dataset, indices)
         if not seen:

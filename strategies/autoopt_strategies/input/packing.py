@@ -62,12 +62,10 @@ def packed(batch: Any, multiple: int) -> dict[str, Any]:
     import torch
 
     ids, real = batch["input_ids"], batch["attention_mask"] != 0
-    lengths = real.sum(1).tolist()
+    counts = real.sum(1)
+    lengths, starts = counts.tolist(), (counts.cumsum(0) - counts).tolist()
     width = -(-max(lengths) // multiple) * multiple
     rows = placed(lengths, width)
-    starts = [0]
-    for length in lengths[:-1]:
-        starts.append(starts[-1] + length)
     source = torch.full((len(rows), width), -1)
     positions = torch.zeros(len(rows), width, dtype=torch.long)
     for row, members in enumerate(rows):

@@ -428,8 +428,4 @@ def sample_of(dataset: Any, index: int) -> Any:
 
 def seconds_ratio(one: Any, other: Any, indices: list[int]) -> float:
     """Seconds to read these samples of ``other`` over those of ``one``."""
-
-    def reading(dataset: Any) -> Callable[[], Any]:
-        return lambda: [dataset[index] for index in indices]
-
-    return ratio_in_turns(reading(one), reading(other))
+    return ratio_in_turns(lambda: [one[index] for index in indices], lambda: [other[index] for index in indices])

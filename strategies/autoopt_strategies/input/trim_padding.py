@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
@@ -115,8 +116,6 @@ def without_padding(live: Any, left: float) -> Setting:
     Returns:
         ``{"same": whether the loss is without padding, "ratio": seconds with the columns that are left, over all}``.
     """
-    import copy
-
     import torch
 
     same: list[bool | None] = []

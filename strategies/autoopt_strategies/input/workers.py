@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -104,8 +105,6 @@ class Workers(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Whether an IterableDataset reads ``get_worker_info``, as far as its source reports."""
-        import inspect
-
         data = live.workload.train_data
         dataset = getattr(data, "dataset", data)
         try:

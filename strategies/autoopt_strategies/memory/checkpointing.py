@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
@@ -37,8 +38,6 @@ def checkpoint_blocks(model: Any, every: int = 1, selective: bool = False) -> An
 
 def checkpointed(kind: type, selective: bool) -> type:
     """A class like the block's own whose forward runs again in the backward pass; plain in evaluation."""
-    import functools
-
     import torch
     from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 

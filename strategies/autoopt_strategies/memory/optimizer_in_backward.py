@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -20,8 +21,6 @@ def spread(optimizer: Any) -> Any:
     Each parameter gets an optimizer of its own over the very group that schedulers write to. ``step``
     and ``zero_grad`` of the whole do nothing any more.
     """
-    from types import MethodType
-
     import torch
 
     def single(parameter: Any, number: int) -> Any:
