@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parent / "results"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 MISSING = "not measured"
 Document = dict[str, Any]
 
@@ -58,6 +59,11 @@ def record(path: Path, found: dict[str, Any], *keys: str) -> dict[str, Any]:
     return document
 
 
+def dumped(record: Any) -> dict[str, Any] | None:
+    """A record as JSON has it; None where it was not measured."""
+    return None if record is None else record.model_dump()
+
+
 def parser_of(module: str, description: str | None, out: Path | None = None) -> argparse.ArgumentParser:
     """The command line of a benchmark: its module's docstring is the help, and ``--out`` names its document."""
     parser = argparse.ArgumentParser(
@@ -76,19 +82,19 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: boo
     )
 
 
-def sections(parts: Iterable[str]) -> str:
-    """Parts of a page, an empty line between them."""
-    return "\n\n".join(part.rstrip("\n") for part in parts)
+def sections(*parts: str) -> str:
+    """Parts of a page, an empty line between them; one that is empty is left out."""
+    return "\n\n".join(part.strip("\n") for part in parts if part)
 
 
-def speedup(estimate: Document | None, unit: str = "×") -> str:
+def speedup(estimate: Document | None) -> str:
     """A ratio with its interval and its count."""
     if not estimate:
         return MISSING
     if estimate.get("low") is None:
-        return f"{estimate['value']:.2f}{unit} (1 pair)"
+        return f"{estimate['value']:.2f}× (1 pair)"
     count = f" ({estimate['n']} pairs)" if estimate.get("n") else ""
-    return f"{estimate['value']:.2f}{unit} [{estimate['low']:.2f}, {estimate['high']:.2f}]{count}"
+    return f"{estimate['value']:.2f}× [{estimate['low']:.2f}, {estimate['high']:.2f}]{count}"
 
 
 def number(estimate: Document | None, scale: float = 1.0) -> str:

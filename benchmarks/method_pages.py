@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.documents import MISSING, Document, load, machine, names, number, speedup, table
+from benchmarks.documents import MISSING, Document, load, machine, names, number, sections, speedup, table
 
 
 def oracle(results: Path) -> str:
@@ -72,13 +72,12 @@ def prediction(results: Path) -> str:
     ):
         values = [found.get(f"{key}_{which}") for which in ("median", "worst")]
         rows.append([title, MISSING if None in values else "median {:.1%}, worst {:.0%}".format(*values)])
-    return (
+    return sections(
         "Bottlenecks were planted in small pipelines, then autoopt named them. Each predicted gain was then measured "
         "in pairs of processes. A prediction orders the search; no change is kept because of one.\n\n"
-        "Reproduce: `python -m benchmarks.prediction --seconds 400`.\n\n"
-        + table(["question", "answer"], rows)
-        + "\n\n"
-        + machine(document.get("environment", {}))
+        "Reproduce: `python -m benchmarks.prediction --seconds 400`.",
+        table(["question", "answer"], rows),
+        machine(document.get("environment", {})),
     )
 
 
@@ -91,13 +90,12 @@ def reported_cases(results: Path) -> str:
         found = answers.get(case.build or "")
         how = names(found["changes"]) if found and "changes" in found else (found or {}).get("refused") or case.note
         rows.append([case.kind, how or MISSING, speedup((found or {}).get("throughput"))])
-    return (
+    return sections(
         "Slow trainings from public issue trackers, each rebuilt as a small workload that shows one cause. The figure "
         "is the speedup of a step with the first setting that the strategy tries. In your run the cause may be a "
-        "small part, and so is the gain.\n\nReproduce: `python -m benchmarks.reports --seconds 280`.\n\n"
-        + table(["reported", "strategy", "speedup of a step"], rows)
-        + "\n\n"
-        + machine(*(one["environment"] for one in answers.values()))
+        "small part, and so is the gain.\n\nReproduce: `python -m benchmarks.reports --seconds 280`.",
+        table(["reported", "strategy", "speedup of a step"], rows),
+        machine(*(one["environment"] for one in answers.values())),
     )
 
 
@@ -115,16 +113,15 @@ def what_is_slow(results: Path) -> str:
             brings = f"{found['advice_seconds']:.3g} s of each run, manual"
         wanted = f"expected: {', '.join(f'`{name}`' for name in ask.wanted)}"
         rows.append([ask.kind, "; ".join(said) or ("; ".join(found.get("failed", [])) or wanted), brings])
-    return (
+    return sections(
         "Ten small scripts, each slow for one reason that users know, and what one command of four minutes reports "
         "of it. The speedup is that of the whole run where whole runs were measured. An expected answer stands where "
         "nothing was measured yet.\n\n"
-        "Reproduce: `python -m benchmarks.reports --asks 10`, on a machine that does nothing else.\n\n"
-        + table(["what is slow", "what autoopt reports", "what it brings"], rows)
-        + "\n\nKinds that these scripts do not show:\n\n"
-        + table(["what is slow", "who answers it"], ELSEWHERE)
-        + "\n\n"
-        + machine(*(one["environment"] for one in answers.values()))
+        "Reproduce: `python -m benchmarks.reports --asks 10`, on a machine that does nothing else.",
+        table(["what is slow", "what autoopt reports", "what it brings"], rows),
+        "Kinds that these scripts do not show:",
+        table(["what is slow", "who answers it"], ELSEWHERE),
+        machine(*(one["environment"] for one in answers.values())),
     )
 
 
@@ -135,13 +132,12 @@ def attention(results: Path) -> str:
         how = "switched" if row["switched"] else f"{row['rewritten']} rewritten" if row["rewritten"] else "unchanged"
         gain = speedup(row | {"value": row["speedup"]}) if row["speedup"] is not None else MISSING
         rows.append([row["model"], how, MISSING if row["difference"] is None else f"{row['difference']:.0e}", gain])
-    return (
+    return sections(
         "Two layers of width 256 with eight heads on 4 sequences of 256 tokens: a rewritten and an unchanged copy, "
         "interleaved. *Difference* is the largest difference of a gradient over the largest gradient.\n\n"
-        "Reproduce: `python -m benchmarks.attention --write`.\n\n"
-        + table(["model", "attention modules", "difference", "speedup of forward and backward"], rows)
-        + "\n\n"
-        + machine(document.get("environment", {}))
+        "Reproduce: `python -m benchmarks.attention --write`.",
+        table(["model", "attention modules", "difference", "speedup of forward and backward"], rows),
+        machine(document.get("environment", {})),
     )
 
 
@@ -158,24 +154,21 @@ def asks(results: Path) -> str:
         for row in found["rows"]
     ]  # fmt: skip
     heads = ["true gain", "noise", "ask of the ledger", "found", "in a minute", "median seconds"]
-    power = f"\n\nTrue gains, simulated:\n\n{table(heads, gains)}" if gains else ""
+    power = f"True gains, simulated:\n\n{table(heads, gains)}" if gains else ""
     live = document.get("live", {}).get("asks", [])
     rows += [["commits on a real machine", len(live), sum(one["answer"] == "faster" for one in live)]] if live else []
     gained = [one["answer"] for one in document.get("gains", {}).get("asks", [])]
-    true = f"\n\nTrue gains on a real machine: {gained.count('faster')} of {len(gained)} found." if gained else ""
+    true = f"True gains on a real machine: {gained.count('faster')} of {len(gained)} found." if gained else ""
     two = document.get("revisions") or {}
-    real = (
-        f"\n\nA real change, the example's images decoded once: {speedup(two.get('throughput'))} a step." if two else ""
-    )
-    return (
+    real = f"A real change, the example's images decoded once: {speedup(two.get('throughput'))} a step." if two else ""
+    return sections(
         "Placebo changes, asked again and again under one `--ledger`. The last column counts false answers; at most "
-        "5 % of ledgers may hold one.\n\nReproduce: `python -m benchmarks.asks --help`.\n\n"
-        + table(["placebo changes", "asks", "answered faster"], rows)
-        + power
-        + true
-        + real
-        + "\n\n"
-        + machine(*(one["environment"] for one in document.get("simulated", {}).values()))
+        "5 % of ledgers may hold one.\n\nReproduce: `python -m benchmarks.asks --help`.",
+        table(["placebo changes", "asks", "answered faster"], rows),
+        power,
+        true,
+        real,
+        machine(*(one["environment"] for one in document.get("simulated", {}).values())),
     )
 
 
@@ -217,8 +210,8 @@ def bisection(results: Path) -> str:
     return (
         "Regressions of 5 to 30 % planted into histories of 32 commits or 12 packages, in simulated time. A step is "
         "blamed from a probability of 95 % on.\n\nReproduce: `python -m benchmarks.bisection --simulated 20`.\n\n"
-        + table(heads, rows) + "\n\n" + machine(*machines) + "\n"
-    )  # fmt: skip
+        f"{table(heads, rows)}\n\n{machine(*machines)}"
+    )
 
 
 def simulated_gpu(results: Path) -> str:
@@ -321,7 +314,7 @@ def quality(results: Path) -> str:
         "Small workloads of several kinds, each change probed as in a search. What probes pass is trained from two "
         "seeds and judged as at the end of a run.\n\nReproduce: `python -m benchmarks.truth.quality_cases`."
     )
-    return "\n\n".join([intro, *parts, machine(*seen)])
+    return sections(intro, *parts, machine(*seen))
 
 
 def _latest(document: Document, part: str) -> Document:
@@ -370,7 +363,7 @@ def coverage(results: Path) -> str:
         f"they scatter twice as much. {rows[0]['runs'] if rows else 0} comparisons a row.\n\n"
         "Reproduce: `python -m benchmarks.truth.skewed --out FILE`.\n\n" + (table(head, cells) if cells else MISSING)
     )
-    return "\n\n".join(parts)
+    return sections(*parts)
 
 
 def _headline(document: Document) -> str:

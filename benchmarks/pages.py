@@ -17,6 +17,7 @@ from benchmarks import method_pages as method
 from benchmarks.documents import (
     MISSING,
     RESULTS,
+    ROOT,
     Document,
     load,
     machine,
@@ -33,7 +34,6 @@ from benchmarks.search import page as search_page
 from benchmarks.truth import demos
 from benchmarks.whole_runs import page as whole_runs_page
 
-ROOT = Path(__file__).resolve().parents[1]
 README_MARKS = ("<!-- whole runs: made by python -m benchmarks.pages -->", "<!-- end -->")
 
 
@@ -76,22 +76,22 @@ def adoption(results: Path) -> str:
     help_ = (
         "Each column is a speedup over the untouched side. The first was reported by `autoopt optimize`; the others "
         "were measured afterwards with the exported script, `autoopt verify` and the user's own Trainer. "
-        "Wide intervals come from two pairs of runs.\n\nReproduce: `python -m benchmarks.adoption EXAMPLE`.\n\n"
+        "Wide intervals come from two pairs of runs.\n\nReproduce: `python -m benchmarks.adoption EXAMPLE`."
     )
     places = [stage["environment"] for entry in examples.values() for stage in entry.values() if "environment" in stage]
-    return help_ + table(head, rows) + "\n\n" + machine(*places)
+    return sections(help_, table(head, rows), machine(*places))
 
 
 def gauntlet(results: Path) -> str:
     """Whole runs to a target, beside experts, placebos and other tools."""
     document = load(results / "gauntlet.json")
-    return sections([gauntlet_page.render(document), _judged_on(document)])
+    return sections(gauntlet_page.render(document), _judged_on(document))
 
 
 def peers(results: Path) -> str:
     """Other people's scripts, beside other tools."""
     document = load(results / "peers.json")
-    return sections([peers_page.render(document), _judged_on(document)])
+    return sections(peers_page.render(document), _judged_on(document))
 
 
 def _judged_on(document: Document) -> str:
@@ -140,13 +140,12 @@ def tuning(results: Path) -> str:
         steps = ", ".join("not reached" if run["steps"] is None else str(run["steps"]) for run in runs)
         rows.append([titles[who], "none found" if rate is None else f"{rate:.3g}", steps or "-"])
     verdict = (found["verdict"] or {}).get("verdict", MISSING)
-    return (
+    return sections(
         "Both searches had the same seconds; their results were then trained from fresh seeds. Fewer steps are better. "
         f"The run's own verdict: {verdict}.\n\nReproduce: `python -m benchmarks.serving --tune 3m`.\n\n"
-        f"`{found['workload']}`, `--tune {found['space']}`, {found['search_seconds']:.0f} s for each search.\n\n"
-        + table(["learning rate of", "value", "steps to the target, by seed"], rows)
-        + "\n\n"
-        + machine(found["environment"])
+        f"`{found['workload']}`, `--tune {found['space']}`, {found['search_seconds']:.0f} s for each search.",
+        table(["learning rate of", "value", "steps to the target, by seed"], rows),
+        machine(found["environment"]),
     )
 
 
@@ -192,12 +191,12 @@ def distributed(results: Path) -> str:
         if ray
         else f"Trials on Ray: {MISSING}."
     )
-    return (
+    return sections(
         "Throughput of two processes over one, on a machine with two cores, where both share cores and memory.\n\n"
-        "Reproduce: `python -m benchmarks.distributed` and `python -m benchmarks.distributed.trials`.\n\n"
-        + table(["training", "speedup"], rows)
-        + f"\n\n{cluster}\n\n"
-        + machine(document.get("environment", {}))
+        "Reproduce: `python -m benchmarks.distributed` and `python -m benchmarks.distributed.trials`.",
+        table(["training", "speedup"], rows),
+        cluster,
+        machine(document.get("environment", {})),
     )
 
 
@@ -280,7 +279,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--show", metavar="NAME", help="write nothing; print the pages whose name holds this")
     given = parser.parse_args(arguments)
     if given.show:
-        print(sections(make(RESULTS) for name, (_, make) in PAGES.items() if given.show in name))
+        print(sections(*(make(RESULTS) for name, (_, make) in PAGES.items() if given.show in name)))
         return 0
     stale = []
     for name, text in rendered(RESULTS, (ROOT / "README.md").read_text(encoding="utf-8")).items():

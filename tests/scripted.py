@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from autoopt.export.script_patch import placed
+from autoopt.export.script_patch import Placed, placed
 from autoopt.records import Change, Place, Plan, Site, SiteKind, Sites
 from autoopt.registry import load_strategies
 
@@ -119,10 +119,14 @@ def sites_of(folder: Path, text: str, start: str, *words: str, **site: Any) -> S
     return Sites(command=("python", "train.py", *words), cwd=str(folder), sites=(found,))
 
 
+def put(sites: Sites, *changes: Change) -> Placed:
+    """A plan in copies of a script's files."""
+    return placed(sites, Plan(changes=changes), REGISTRY, "cpu")
+
+
 def patched(folder: Path, text: str, *changes: Change, sites: Sites | None = None) -> tuple[str, Any]:
     sites = sites or sites_in(folder, text)
-    plan = Plan(changes=changes)
-    found = placed(sites, plan, REGISTRY, "cpu")
+    found = put(sites, *changes)
     patch, after = found.patch, found.texts.get("train.py", text)
     compile(after, "train.py", "exec")
     if patch.diff:

@@ -54,7 +54,9 @@ def workload(made: Any) -> Workload:
     module.__dict__["log"], module.__dict__["log_dict"] = recorder.log, recorder.log_dict
     train, valid = _data(module, datamodule)
     accumulation = int(getattr(trainer, "accumulate_grad_batches", 1) or 1)
-    view.estimated_stepping_batches = _planned(view, train, accumulation)
+    view.estimated_stepping_batches = view.max_steps
+    if view.max_steps <= 0:
+        view.estimated_stepping_batches = max(1, -(-len(train) // accumulation) * int(view.max_epochs))
     optimizer, config = _optimization(module)
     return Workload(
         model=module,
@@ -154,12 +156,6 @@ def _data(module: Any, datamodule: Any) -> tuple[DataLoader[Any], DataLoader[Any
     if valid is not None and not isinstance(valid, DataLoader):
         raise _cannot(f"val_dataloader() returned {type(valid).__name__}; wanted: one DataLoader")
     return train, valid if _overrides(module, "validation_step") else None
-
-
-def _planned(view: TrainerView, train: DataLoader[Any], accumulation: int) -> int:
-    if view.max_steps > 0:
-        return view.max_steps
-    return max(1, -(-len(train) // accumulation) * int(view.max_epochs))
 
 
 def _optimization(module: Any) -> tuple[torch.optim.Optimizer, dict[str, Any]]:

@@ -86,16 +86,10 @@ def _loader(trainer: Any, dataset: Any, size: int, description: str, **options: 
         own["persistent_workers"] = args.dataloader_persistent_workers
     options = {**own, **options}
     if description == "Training" and not isinstance(read, IterableDataset):
-        options["sampler"] = _sampler(trainer, read)
+        # the Trainer's own, such as one that groups samples by length; random order by default
+        make: Any = getattr(trainer, "_get_train_sampler", None) or RandomSampler
+        options["sampler"] = make(read) if inspect.signature(make).parameters else make()
     return DataLoader(read, batch_size=size, collate_fn=collate, **options)
-
-
-def _sampler(trainer: Any, dataset: Any) -> Any:
-    """The Trainer's own, such as one that groups samples by length; random order by default."""
-    make = getattr(trainer, "_get_train_sampler", None)
-    if make is None:
-        return RandomSampler(dataset)
-    return make(dataset) if inspect.signature(make).parameters else make()
 
 
 def _valid_loader(trainer: Any, args: Any) -> DataLoader[Any] | None:

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.contents import added, samples_of, sizes_of
 from autoopt.benchmark.fingerprint import same_samples
-from autoopt.benchmark.loader import Loader
+from autoopt.benchmark.loader import Loader, Shielded
 from autoopt.benchmark.transfer import END, CopyAhead, Move
 from autoopt.errors import WorkloadError
 from autoopt.records.messages import EpochOrder
@@ -23,14 +23,12 @@ from autoopt.records.messages import EpochOrder
 def tell_epoch(loader: Loader, epoch: int) -> None:
     """Calls ``set_epoch`` of whatever has one; before the loader is iterated."""
     inner = loader.loader
-    reported: list[Any] = []
-    for part in (inner.sampler, inner.batch_sampler, inner.dataset):
-        part = getattr(part, "sampler", part) if type(part).__name__ == "Shielded" else part
-        for holder in (part, getattr(part, "sampler", None)):
-            hook = getattr(holder, "set_epoch", None)
-            if callable(hook) and not any(holder is known for known in reported):
-                reported.append(holder)
-                hook(epoch)
+    parts = [part.sampler if isinstance(part, Shielded) else part for part in (inner.sampler, inner.batch_sampler)]
+    holders = {id(each): each for part in (*parts, inner.dataset) for each in (part, getattr(part, "sampler", None))}
+    for holder in holders.values():
+        hook = getattr(holder, "set_epoch", None)
+        if callable(hook):
+            hook(epoch)
 
 
 def epoch_order(loader: Loader, most: int) -> EpochOrder | None:

@@ -7,6 +7,7 @@ import datetime
 import enum
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 Leaf = tuple[str, Any]
@@ -86,6 +88,11 @@ def tensors(batch: Any) -> list[tuple[str, torch.Tensor]]:
     return [(path, leaf) for path, leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
 
 
+def tensor_leaves(values: Any) -> list[torch.Tensor]:
+    """The same of containers alone, much faster: what an operator takes and gives, a state, a plain batch."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """Its sizes; of a nested one, whose rows differ, how many rows there are."""
     return (tensor.size(0),) if tensor.is_nested else tuple(tensor.shape)
@@ -140,9 +147,13 @@ def samples_of(batch: Any) -> int | None:
         return None
     if isinstance(batch, np.ndarray):
         return len(batch) if batch.ndim else None
-    reported = _reported_samples(batch)
-    if reported is not None:
-        return reported
+    for name in ("num_graphs", "batch_size"):  # an object's own count: PyTorch Geometric; DGL, samplers of neighbours
+        with suppress(Exception):  # a property that fails is none
+            value = getattr(batch, name, None)
+            if isinstance(value, torch.Size) and value:  # tensordict
+                return value[0]
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
     if not isinstance(batch, Mapping) and hasattr(type(batch), "__len__") and not hasattr(type(batch), "keys"):
         try:
             return len(batch) or None
@@ -154,20 +165,6 @@ def samples_of(batch: Any) -> int | None:
 def added(samples: int | None, more: int | None) -> int | None:
     """The sum of two counts; None where one of them is not known."""
     return None if samples is None or more is None else samples + more
-
-
-def _reported_samples(batch: Any) -> int | None:
-    """An object's own count: ``num_graphs`` (PyTorch Geometric), ``batch_size`` (DGL, samplers of neighbours)."""
-    for name in ("num_graphs", "batch_size"):
-        try:
-            value = getattr(batch, name, None)
-        except Exception:  # a property that fails is none
-            continue
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-        if isinstance(value, torch.Size) and value:  # tensordict
-            return value[0]
-    return None
 
 
 def unreached(batch: Any, method: str) -> str:

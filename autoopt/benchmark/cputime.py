@@ -71,18 +71,11 @@ def cpu_times(*, with_children: bool) -> CpuTimes:
     own = time.process_time() + ended.children_user + ended.children_system
     if with_children:
         own += sum((sum(int(value) for value in stat(pid)[11:15]) / _TICKS) for pid in descendants())
-    return CpuTimes(own, _busy_seconds(), faults)
-
-
-def _busy_seconds() -> float | None:
-    """CPU seconds that the machine was not idle since boot, all cores, stolen time included."""
-    try:
-        with open("/proc/stat") as file:
-            fields = [int(value) for value in file.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    user, nice, system, _idle, _wait, irq, softirq, steal = fields
-    return (user + nice + system + irq + softirq + steal) / _TICKS
+    busy: float | None = None
+    with contextlib.suppress(OSError, ValueError), open("/proc/stat") as file:
+        user, nice, system, _idle, _wait, irq, softirq, steal = map(int, file.readline().split()[1:9])
+        busy = (user + nice + system + irq + softirq + steal) / _TICKS
+    return CpuTimes(own, busy, faults)
 
 
 def foreign_seconds(before: CpuTimes, after: CpuTimes) -> float | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 import mmap
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import deepcopy
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
+from autoopt.benchmark.contents import tensor_leaves
 from autoopt.benchmark.cputime import descendants, memory
 from autoopt.errors import EnvironmentLacks
 
@@ -52,31 +53,25 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             torch.OutOfMemoryError: the limit is passed.
         """
-        for leaf in tree_leaves(tensors):
-            if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
-                self._add_storage(leaf.untyped_storage())
+        for leaf in tensor_leaves(tensors):
+            if leaf.layout == torch.strided:
+                storage = leaf.untyped_storage()
+                key, size = storage._cdata, storage.nbytes()
+                if key in self._seen and self._seen[key]() is storage:
+                    continue
+
+                def gone(_: Any, key: int = key, size: int = size) -> None:
+                    self.bytes -= size
+                    self._seen.pop(key, None)
+
+                self._seen[key] = weakref.ref(storage, gone)
+                self.bytes += size
+                self.peak = max(self.peak, self.bytes)
         if self.bytes > self.limit:
             raise torch.OutOfMemoryError(
                 f"out of memory: {self.bytes / 2**20:.1f} MiB of tensors are alive, "
                 f"the limit is {self.limit / 2**20:.1f} MiB"
             )
-
-    def _add_storage(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._seen and self._seen[key]() is storage:
-            return
-        size = storage.nbytes()
-
-        def gone(_: Any, key: int = key, size: int = size) -> None:
-            self.bytes -= size
-            self._seen.pop(key, None)
-
-        self._seen[key] = weakref.ref(storage, gone)
-        self.bytes += size
-        self.peak = max(self.peak, self.bytes)
-
-    def reset_peak(self) -> None:
-        self.peak = self.bytes
 
 
 def available_devices() -> list[str]:
@@ -120,7 +115,7 @@ class Device:
     def __init__(self, device: torch.device, memory_limit_bytes: int | None = None) -> None:
         self.torch = device
         self.kind = device.type
-        self.limited = memory_limit_bytes is not None
+        self.limit = memory_limit_bytes
         self.tensors = TensorMemory(memory_limit_bytes) if memory_limit_bytes is not None else None
 
     def __str__(self) -> str:
@@ -152,9 +147,8 @@ class Device:
 
     def copied(self, state: Any) -> Any:
         """A copy of a state's tensors on the device; on the host where the device has no room for two of it."""
-        tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
         free = self.free_bytes()
-        full = free is not None and free < 2 * sum(tensor.nbytes for tensor in tensors)
+        full = free is not None and free < 2 * sum(tensor.nbytes for tensor in tensor_leaves(state))
 
         def copy(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
@@ -173,7 +167,7 @@ class Device:
     def reset_peak(self) -> None:
         """Starts a new measurement of the peak."""
         if self.tensors is not None:
-            self.tensors.reset_peak()
+            self.tensors.peak = self.tensors.bytes
         reset_host_peak()
 
     def peak_bytes(self) -> int | None:
@@ -212,12 +206,11 @@ class CudaDevice(Device):
 
     def __init__(self, device: torch.device, memory_limit_bytes: int | None = None) -> None:
         super().__init__(device)
-        self.limited = memory_limit_bytes is not None
         torch.cuda.set_device(device)
         if memory_limit_bytes is not None:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(memory_limit_bytes / total, 1.0), device)
-        self._limit = memory_limit_bytes
+        self.limit = memory_limit_bytes  # which the allocator keeps: tensors are not counted
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch)
@@ -240,18 +233,18 @@ class CudaDevice(Device):
         return torch.cuda.max_memory_allocated(self.torch)
 
     def limit_bytes(self) -> int | None:
-        return self._limit or torch.cuda.get_device_properties(self.torch).total_memory
+        return self.limit or torch.cuda.get_device_properties(self.torch).total_memory
 
     def memory_used(self) -> float | None:
         """As much of the limit as the allocator had reserved, or what of the device is taken, by whomever."""
         free, total = torch.cuda.mem_get_info(self.torch)
-        own = torch.cuda.max_memory_reserved(self.torch) / (self._limit or total)
+        own = torch.cuda.max_memory_reserved(self.torch) / (self.limit or total)
         return max(own, 1.0 - free / total)
 
     def free_bytes(self) -> int | None:
         free, total = torch.cuda.mem_get_info(self.torch)
         held = torch.cuda.memory_reserved(self.torch)
-        return min(free, (self._limit or total) - held)
+        return min(free, (self.limit or total) - held)
 
     def allocation_retries(self) -> int:
         return int(torch.cuda.memory_stats(self.torch).get("num_alloc_retries", 0))
@@ -274,11 +267,8 @@ def open_device(name: str, memory_limit_bytes: int | None = None) -> Device:
 
 def reset_host_peak() -> None:
     """Starts a new measurement of this process's peak resident memory, where the kernel lets us."""
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
 
 
 def host_peak_bytes() -> int | None:
@@ -291,19 +281,15 @@ def host_peak_bytes() -> int | None:
 
 def private_bytes(pid: int) -> int:
     """Resident memory of a process that it shares with no other; 0 of one that is gone."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
-    except OSError:
-        return 0
-    return (resident - shared) * mmap.PAGESIZE
+    with suppress(OSError), open(f"/proc/{pid}/statm") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * mmap.PAGESIZE
+    return 0
 
 
 def status_bytes(key: str) -> int | None:
     """A size in the status of this process, such as ``VmRSS``; None where the kernel does not name it."""
-    try:
-        with open("/proc/self/status") as file:
-            line = next(line for line in file if line.startswith(key))
-    except (OSError, StopIteration):
-        return None
-    return int(line.split()[1]) * 1024
+    with suppress(OSError, StopIteration), open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith(key))
+        return int(line.split()[1]) * 1024
+    return None

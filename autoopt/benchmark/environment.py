@@ -72,12 +72,10 @@ def environment(device: str | torch.device) -> Environment:
 
 def cpu_name() -> str | None:
     """The processor's name as the kernel has it."""
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or None
 
 
@@ -89,27 +87,21 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
 
 def cpu_quota(cgroup: Path = _CGROUP) -> float | None:
     """Cores' worth of time that a container allows, versions 1 and 2; None without a limit."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         quota, period = (cgroup / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        quota_1 = int((cgroup / "cpu" / "cpu.cfs_quota_us").read_text())
-        period_1 = int((cgroup / "cpu" / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota_1 / period_1 if quota_1 > 0 else None
+    with contextlib.suppress(OSError, ValueError):
+        quota_1, period_1 = (int((cgroup / f"cpu/cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return quota_1 / period_1 if quota_1 > 0 else None
+    return None
 
 
 def usable_ram(cgroup: Path = _CGROUP) -> int:
     """Bytes of memory: the machine's, or the limit of its container where that is less."""
     total = memory()[0]
     for file in (cgroup / "memory.max", cgroup / "memory" / "memory.limit_in_bytes"):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             return min(total, int(file.read_text()))
-        except (OSError, ValueError):
-            continue
     return total
 
 

@@ -32,7 +32,6 @@ from autoopt.workload import Workload
 
 _HANDFUL, _PATIENCE = 4, 2.0
 """Samples that are read however slow they are, and seconds after which no more are."""
-_NOT_PLAIN = object()
 
 
 class Samples:
@@ -64,12 +63,9 @@ class Samples:
             return self._in_time(itertools.islice(self._dataset, count))
         try:
             self._wanted = count = min(count, len(self._dataset))
-        except (TypeError, NotImplementedError):
-            return []
-        try:
             return self._in_time(self._dataset[index] for index in range(count))
         except Exception:
-            return []  # a dataset whose keys come from its own sampler, and what it raises at others
+            return []  # a dataset without a length, or whose keys come from its own sampler: what it raises at others
 
     def _in_time(self, items: Iterable[Any]) -> list[Any]:
         """The items, or as many as a slow dataset gives in a few seconds, a handful at least."""
@@ -148,7 +144,7 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
         batch_size=user_batch_size(workload),
         max_steps=training.lengths.user_total,
         steps_per_epoch=training.lengths.user_per_epoch,
-        dataset=_dataset_facts(workload, samples, training.dataset_changes),
+        dataset=_dataset_facts(workload, samples),
         loader=_loader_facts(workload),
         model=model,
         optimizer=OptimizerFacts(
@@ -209,7 +205,7 @@ def _of_loader(data: Any) -> Any:
     return data.dataset if isinstance(data, DataLoader) else data
 
 
-def _dataset_facts(workload: Workload, samples: Samples, changes: bool) -> DatasetFacts:
+def _dataset_facts(workload: Workload, samples: Samples) -> DatasetFacts:
     dataset = _of_loader(workload.train_data)
     iterable = isinstance(dataset, IterableDataset)
     inner = users_dataset(dataset)
@@ -221,7 +217,6 @@ def _dataset_facts(workload: Workload, samples: Samples, changes: bool) -> Datas
         map_style=not iterable,
         samples=length_of(dataset),
         deterministic=samples.deterministic(),
-        changes=changes,
         sample_bytes=samples.sample_bytes(),
         has_getitems=hasattr(inner, "__getitems__"),
         file=file,
@@ -257,17 +252,15 @@ def _loader_facts(workload: Workload) -> LoaderFacts:
 
 def plain_options(options: Mapping[str, Any]) -> JsonDict:
     """Those options that a document can hold: numbers, texts, None and lists of numbers."""
-    return {key: plain for key, value in options.items() if (plain := _plain(value)) is not _NOT_PLAIN}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return float(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple)) and all(isinstance(item, (int, float)) for item in value):
-        return list(value)
-    return _NOT_PLAIN
+    found: JsonDict = {}
+    for key, value in options.items():
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            found[key] = float(value)
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            found[key] = value
+        elif isinstance(value, (list, tuple)) and all(isinstance(item, (int, float)) for item in value):
+            found[key] = list(value)
+    return found
 
 
 def _tensor_facts(path: str, tensor: torch.Tensor, scale: float) -> TensorFacts:

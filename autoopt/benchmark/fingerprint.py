@@ -134,20 +134,13 @@ def step_digest(group: list[Any], *, whole_numbers: bool = False) -> str:
 
     Micro-batches that cannot be joined (another length of padding in each) are digested one by one.
     """
-    return (
-        _hash(joined, whole_numbers)
-        if (joined := _joined(group))
-        else "".join(digest(batch, whole_numbers=whole_numbers) for batch in group)
-    )
-
-
-def _joined(group: list[Any]) -> list[Leaf]:
     found = [list(leaves(batch)) for batch in group]
-    if len({tuple(path for path, _ in one) for one in found}) != 1:
-        return []
-    columns = [(path, [one[place][1] for one in found]) for place, (path, _) in enumerate(found[0])]
-    joined = [(path, _join(parts)) for path, parts in columns]
-    return [] if any(part is _APART for _, part in joined) else joined
+    alike = len({tuple(path for path, _ in one) for one in found}) == 1
+    columns = zip(*found, strict=True) if alike else ()
+    joined = [(column[0][0], _join([leaf for _, leaf in column])) for column in columns]
+    if joined and all(part is not _APART for _, part in joined):
+        return _hash(joined, whole_numbers)
+    return "".join(digest(batch, whole_numbers=whole_numbers) for batch in group)
 
 
 def _join(parts: list[Any]) -> Any:
@@ -198,22 +191,15 @@ def _bytes_of(leaf: Any) -> bytes | None:
 def _bytes_of_tensor(tensor: torch.Tensor) -> bytes:
     if not _dense(tensor):
         return b"".join(map(_bytes_of_tensor, _dense_parts(tensor)))
-    tensor = _without_padding(tensor)
+    if tensor.dim() == 2 and tensor.shape[0] > 1 and not tensor.is_floating_point() and not tensor.is_complex():
+        # Rows of whole numbers without the columns at their end that are the same in all rows: their padding. Batches
+        # that are padded to another length hold the same; what a model makes of its padding, gradients show.
+        columns = (tensor != tensor[:1]).any(0).nonzero()
+        tensor = tensor[:, : int(columns[-1]) + 1] if len(columns) else tensor[:, :1]
     flat: torch.Tensor = tensor.resolve_conj().resolve_neg().reshape(-1)
     flat = _thinned(flat, flat.numel()).contiguous().cpu()
     content: bytes = flat.view(torch.uint8).numpy().tobytes()
     return f"{tuple(tensor.shape)}{tensor.dtype}".encode() + content
-
-
-def _without_padding(tensor: torch.Tensor) -> torch.Tensor:
-    """Rows of whole numbers without the columns at their end that are the same in all rows: their padding.
-
-    Batches that are padded to another length hold the same; what a model makes of its padding, gradients show.
-    """
-    if tensor.dim() != 2 or tensor.shape[0] < 2 or tensor.is_floating_point() or tensor.is_complex():
-        return tensor
-    columns = (tensor != tensor[:1]).any(0).nonzero()
-    return tensor[:, : int(columns[-1]) + 1] if len(columns) else tensor[:, :1]
 
 
 def _thinned(flat: Any, size: int) -> Any:
@@ -290,14 +276,12 @@ class Coordinates:
     def _sampled(self, values: list[torch.Tensor | None]) -> Array:
         parts = []
         for value, index in zip(values, self._indices, strict=True):
-            if value is not None and hasattr(
-                value, "full_tensor"
-            ):  # shared out between processes, which all look at the same time
-                value = value.full_tensor()
             if value is None:
                 parts.append(torch.full(index.shape, float("nan"), device=index.device))
-            else:
-                parts.append(_at(value, index).float())
+                continue
+            if hasattr(value, "full_tensor"):  # shared out between processes, which all look at the same time
+                value = value.full_tensor()
+            parts.append(_at(value, index).float())
         return torch.cat(parts).cpu().numpy() if parts else np.zeros(0, dtype=np.float32)
 
     @torch.no_grad()
@@ -305,7 +289,7 @@ class Coordinates:
         """Gives each parameter values that are the same in every process, however far each has trained."""
         for place, parameter in enumerate(self._parameters):
             generator = torch.Generator().manual_seed(mix("weights", place))
-            parameter.copy_(size * torch.randn(parameter.numel(), generator=generator).reshape(parameter.shape))
+            parameter.copy_(size * torch.randn(parameter.shape, generator=generator))
 
     def set_synthetic_gradients(self, seed: int | None, size: float) -> None:
         """Gives each parameter a gradient drawn from the seed, the same in every process; zero where None.
@@ -313,20 +297,21 @@ class Coordinates:
         One whose gradients were sparse (an embedding's) gets a sparse one, of the rows that are sampled.
         """
         for place, (parameter, index) in enumerate(zip(self._parameters, self._indices, strict=True)):
-            like = _sampled_rows(parameter, index) if self._sparse[place] else torch.empty_like(parameter)
-            values = like.coalesce().values() if like.is_sparse else like
+            rows: torch.Tensor | None = None
+            if self._sparse[place]:
+                rows = torch.unique(index.div(max(parameter[0].numel(), 1), rounding_mode="floor"))
+            shape = parameter.shape if rows is None else (len(rows), *parameter.shape[1:])
             if seed is None:
-                drawn = torch.zeros(values.shape)
+                drawn = torch.zeros(shape)
             else:
-                generator = torch.Generator().manual_seed(mix(seed, place))
-                drawn = size * torch.randn(values.numel(), generator=generator).reshape(values.shape)
-            if like.is_sparse:
-                drawn = drawn.to(values.device, values.dtype)
+                drawn = size * torch.randn(shape, generator=torch.Generator().manual_seed(mix(seed, place)))
+            if rows is not None:
+                values = drawn.to(parameter.device, parameter.dtype)
                 parameter.grad = torch.sparse_coo_tensor(
-                    like.indices(), drawn, like.shape, is_coalesced=True, check_invariants=False
+                    rows[None], values, parameter.shape, is_coalesced=True, check_invariants=False
                 )
             else:
-                parameter.grad = like.copy_(drawn)
+                parameter.grad = torch.empty_like(parameter).copy_(drawn)
 
 
 class Buffers:
@@ -372,14 +357,6 @@ def _at(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     place = torch.searchsorted(rows, wanted).clamp(max=len(rows) - 1)
     found = value.values().reshape(len(rows), -1)[place, index % width]
     return torch.where(rows[place] == wanted, found, torch.zeros_like(found))
-
-
-def _sampled_rows(parameter: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """An empty sparse tensor in a parameter's form, of the rows that hold these elements."""
-    width = max(parameter[0].numel(), 1)
-    rows = torch.unique(torch.div(index, width, rounding_mode="floor"))
-    values = parameter.detach()[rows]
-    return torch.sparse_coo_tensor(rows[None], values, parameter.shape, is_coalesced=True, check_invariants=False)
 
 
 @contextmanager

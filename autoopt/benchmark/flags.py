@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -91,27 +91,13 @@ def matmul_precision(precision: str | None) -> Iterator[None]:
     if precision is None:
         yield
         return
-    try:
-        before = torch.get_float32_matmul_precision()
-    except RuntimeError:
-        with _fp32_precision(_FP32[precision]):
-            yield
-        return
-    torch.set_float32_matmul_precision(precision)
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision(precision)
+        except RuntimeError:
+            places: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
+            for place in places:
+                stack.callback(setattr, place, "fp32_precision", place.fp32_precision)
+                place.fp32_precision = _FP32[precision]
         yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextmanager
-def _fp32_precision(precision: str) -> Iterator[None]:
-    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
-    before = [place.fp32_precision for place in places]
-    for place in places:
-        place.fp32_precision = precision
-    try:
-        yield
-    finally:
-        for place, value in zip(places, before, strict=True):
-            place.fp32_precision = value

@@ -99,7 +99,6 @@ class LiveTraining(Protocol):
         ends_at: the step at which it ends where nobody says otherwise; None where it comes to its end by itself.
         switches: parts of a setup that it can take on while it runs (``autoopt.benchmark.switching``).
         replicated: the processes send each other gradients in each step.
-        dataset_changes: the script puts other contents into its dataset before it is read.
         takes_probabilities: its loss is ``binary_cross_entropy`` of probabilities.
         loss_head: the layer that makes the logits of its loss; None where it is not known or there is none.
     """
@@ -149,8 +148,6 @@ class LiveTraining(Protocol):
     def ends_at(self) -> int | None: ...
     @property
     def replicated(self) -> bool: ...
-    @property
-    def dataset_changes(self) -> bool: ...
     @property
     def takes_probabilities(self) -> bool: ...
     @property

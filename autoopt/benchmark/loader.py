@@ -20,7 +20,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import default_collate, default_convert
 
-from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.seeding import kept_random_state, mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.transfer import END
 from autoopt.errors import WorkloadError
 from autoopt.loading.validation import length_of
 from autoopt.setup import Setup, Transform
@@ -111,32 +112,21 @@ class Shielded:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        outside = random_state()
-        seed_everything(mix(self._seed, self.epoch))
-        inside = random_state()
-        items: Iterator[Any]
-        try:
+        with kept_random_state():
+            seed_everything(mix(self._seed, self.epoch))
             items = iter(self.sampler)
-        finally:
             inside = random_state()
-            set_random_state(outside)
         quiet = 0
-        while True:
-            if quiet >= 2:
-                yield from items
+        while quiet < 2:
+            with kept_random_state():
+                set_random_state(inside)
+                item = next(items, END)
+                before, inside = inside, random_state()
+            if item is END:
                 return
-            outside = random_state()
-            set_random_state(inside)
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            finally:
-                after = random_state()
-                set_random_state(outside)
-            quiet = quiet + 1 if _same(inside, after) else 0
-            inside = after
+            quiet = quiet + 1 if _same(before, inside) else 0
             yield item
+        yield from items
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -274,11 +264,15 @@ def rebuilt(
         WorkloadError: the batch size of a custom batch sampler or a subclass cannot be changed.
     """
     generators = Generators(seed, label)
-    merged = {**_options_of(data), **options}
+    users = {name: getattr(data, name) for name in OPTIONS if hasattr(data, name)}
+    if users.get("collate_fn") is (default_collate if data._auto_collation else default_convert):
+        del users["collate_fn"]  # so that it follows the batch size, as torch has it
+    if data.batch_size is None:
+        users["drop_last"] = False
+    merged = {**users, **options}
     if "worker_init_fn" in options:
         merged["worker_init_fn"] = InTurn(data.worker_init_fn, options["worker_init_fn"])
     changed = "num_workers" in options and options["num_workers"] != data.num_workers
-    users = {"worker_init_fn": data.worker_init_fn}
     warnings = check_workers(dataset, users, merged["num_workers"], changed=changed)
     if type(data) is not DataLoader:
         return _changed_copy(data, dataset, merged, size, generators, warnings)
@@ -337,16 +331,6 @@ def _sampler(sampler: Any, dataset: Any, old: Any, generators: Generators) -> An
             generator=generators.users(given) if given is not None else generators.own("order"),
         )
     return generators.of_sampler(sampler)
-
-
-def _options_of(data: DataLoader[Any]) -> dict[str, Any]:
-    options = {name: getattr(data, name) for name in OPTIONS if hasattr(data, name)}
-    automatic = default_collate if data._auto_collation else default_convert
-    if options.get("collate_fn") is automatic:
-        del options["collate_fn"]  # so that it follows the batch size, as torch has it
-    if data.batch_size is None:
-        options["drop_last"] = False
-    return options
 
 
 def consistent(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from autoopt.benchmark.batch_iterator import epoch_order
 from autoopt.benchmark.contents import samples_of, tensors
@@ -58,8 +57,8 @@ _SYNTHETIC = 1e-2
 """Size of gradients that are made up for an optimizer: those of most trainings, before they are clipped."""
 _ROLLED = 16
 """Steps between digests that are written down: the step at which two trainings part is known to so many."""
-_MOST_READ = 4096
-"""Batches that are read for their contents alone, at most."""
+MOST_READ = 4096
+"""Batches that are read for their contents alone, at most; of a script trained on for them."""
 _HELD_BYTES = 2**28
 """Batches that gradients are taken of are held in memory up to here."""
 _AHEAD_SECONDS, _AHEAD = 1.0, 64
@@ -255,7 +254,7 @@ class BatchRecorder(Recorder):
     def run(self, asked: Asked) -> None:
         training, seconds, self.until = self.training, asked.seconds, asked.until
         if asked.elsewhere:
-            move_elsewhere(training.model)
+            disturb(training.model, 1.0, 0, 0)  # each weight by about as much as it is
         own = self.own_weights(asked)
         self._train(asked.steps, seconds, own)
         self.kept = own.files() if own is not None else ()
@@ -315,8 +314,12 @@ class BatchRecorder(Recorder):
 
     def _next(self, *, hold: bool = True) -> tuple[list[Any], list[Any]]:
         """The micro-batches of the next step, of this process and of all together; they are written down, and held."""
-        group = self.training.next()
-        whole = self._whole(group)
+        group, shared, read = self.training.next(), self.training.shared, self.training.batch_iterator
+        whole = group
+        if shared is not None:
+            weights = shared.weights[read.batch - len(group) : read.batch]
+            pairs = zip(group, weights, strict=True)
+            whole = [whole_of(batch, weight, self.training.group) for batch, (weight, _) in pairs]
         self._read(whole)
         room = len(self._held) < DRAWN or self._held_bytes < _HELD_BYTES
         if hold and room and len(self._held) < self._batches:
@@ -365,7 +368,7 @@ class BatchRecorder(Recorder):
         """Reads the coming batches without training on them, into the third epoch where there is time."""
         began, read = perf_counter(), self.training.batch_iterator
         per_epoch = (self.training.lengths.per_epoch or 0) * self.training.lengths.accumulation
-        for _ in range(_MOST_READ):
+        for _ in range(MOST_READ):
             enough = usual if samples_read(self.epochs) >= samples else seconds
             if self._over(began, enough) or (read.epoch >= 3 and ("epoch" in self.windows or not self._trainable)):
                 break
@@ -381,14 +384,6 @@ class BatchRecorder(Recorder):
         training = self.training
         known = (training.lengths.per_epoch or 0) > BEFORE_END
         return known and training.group.size == 1 and not training.setup.step and hasattr(training.optimizer, "state")
-
-    def _whole(self, group: list[Any]) -> list[Any]:
-        """The micro-batches of all processes together."""
-        shared, read = self.training.shared, self.training.batch_iterator
-        if shared is None:
-            return group
-        weights = shared.weights[read.batch - len(group) : read.batch]
-        return [whole_of(batch, weight, self.training.group) for batch, (weight, _) in zip(group, weights, strict=True)]
 
     def _read(self, group: list[Any]) -> None:
         self.unhashed = self.unhashed or next((found for batch in group if (found := unhashed(batch))), "")
@@ -442,11 +437,6 @@ class BatchRecorder(Recorder):
             return None
         self._evaluated = samples
         return metrics[target.metric] if np.isfinite(metrics[target.metric]) else None
-
-
-def move_elsewhere(model: nn.Module) -> None:
-    """Changes each weight by about as much as it is."""
-    disturb(model, 1.0, 0, 0)
 
 
 def kept_state(training: Any, path: str) -> dict[str, Any] | None:

@@ -169,7 +169,7 @@ def facts(live: TrialContext) -> JsonDict:
 def environment(live: TrialContext) -> JsonDict:
     """The machine as this process may use it: :class:`~autoopt.records.Environment`, without peaks."""
     found = machine(live.device.torch)
-    if live.device.limited:
+    if live.device.limit is not None:
         found = found.model_copy(update={"device_memory_bytes": live.device.limit_bytes()})
     return found.model_dump()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import reduce
 from time import perf_counter
@@ -21,7 +21,7 @@ from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Each, Enough, Group, present
 from autoopt.benchmark.distributed.replicate import replicate, shared_out
 from autoopt.benchmark.distributed.shares import SharedBatches, share_out
-from autoopt.benchmark.distributed.step import SharedStep, by_itself
+from autoopt.benchmark.distributed.step import SharedStep, own_statistics
 from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.flags import apply_flags
@@ -35,7 +35,7 @@ from autoopt.benchmark.seeding import kept_buffers, mix, random_state, seed_ever
 from autoopt.benchmark.switching import PARTS
 from autoopt.benchmark.training_step import TrainingStep
 from autoopt.benchmark.transfer import mover
-from autoopt.errors import WorkloadError
+from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
@@ -141,7 +141,11 @@ class Training:
         )
         self.batch_iterator.on_epoch = self.schedule.epoch
         self.step_as(setup)
-        self.evaluation = self._evaluation(move)
+        self.evaluation: Evaluation | None = None
+        loader = validation_loader(workload, setup, self.seed)
+        if loader is not None and workload.evaluate is not None:
+            metric = workload.target.metric if workload.target is not None else None
+            self.evaluation = Evaluation(workload.evaluate, loader, move, metric, self._autocast())
 
     @property
     def roots(self) -> list[nn.Module]:
@@ -164,28 +168,26 @@ class Training:
 
     def step_as(self, setup: Setup) -> None:
         """Makes the training step of a setup, over the model, the loss and the optimizer that are there."""
-        device = self.device.torch
+        device, wanted = self.device.torch, setup.distributed
         self.setup = setup
         self.autocast = self._autocast()
         self.scaler = torch.amp.GradScaler(device.type) if setup.precision.loss_scaling else None
-        self.plain_step = self._step(device)
-        self.one_step: Callable[[list[Any]], torch.Tensor] = self.plain_step.train
-        for number, transform in enumerate(setup.step):
-            self.one_step = transform(self.one_step if number else self.plain_step)
-
-    def _step(self, device: torch.device) -> TrainingStep:
         how: dict[str, Any] = {
             "autocast": self.autocast,
             "scaler": self.scaler,
             "clip": self.workload.clip_grad_norm,
             "clock": self.clock,
-            "begin": new_graph_hook(device, self.setup.compile),
+            "begin": new_graph_hook(device, setup.compile),
         }
+        self.plain_step: TrainingStep
         if self.group.size == 1:
-            return TrainingStep(self.model, self.loss, self.optimizer, **how)
-        wanted = self.setup.distributed
-        replicated = replicate(self.model, wanted, device)
-        return SharedStep(replicated, self.loss, self.optimizer, quiet=wanted.quiet_accumulation, **how)
+            self.plain_step = TrainingStep(self.model, self.loss, self.optimizer, **how)
+        else:
+            replicated, quiet = replicate(self.model, wanted, device), wanted.quiet_accumulation
+            self.plain_step = SharedStep(replicated, self.loss, self.optimizer, quiet=quiet, **how)
+        self.one_step: Callable[[list[Any]], torch.Tensor] = self.plain_step.train
+        for number, transform in enumerate(setup.step):
+            self.one_step = transform(self.one_step if number else self.plain_step)
 
     def _model_and_optimizer(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         workload, setup = self.workload, self.setup
@@ -212,14 +214,6 @@ class Training:
             return made
 
         return model, make_optimizer(remembering, model, setup.optimizer, setup.distributed)
-
-    def _evaluation(self, move: Any) -> Evaluation | None:
-        workload = self.workload
-        loader = validation_loader(workload, self.setup, self.seed)
-        if loader is None or workload.evaluate is None:
-            return None
-        metric = workload.target.metric if workload.target is not None else None
-        return Evaluation(workload.evaluate, loader, move, metric, self._autocast())
 
     def _autocast(self) -> torch.autocast | None:
         dtype = self.setup.precision.dtype
@@ -406,15 +400,26 @@ class Training:
     def replicated(self) -> bool:
         return isinstance(self.plain_step, SharedStep)
 
-    def apart(self) -> AbstractContextManager[None]:
-        return by_itself(self.plain_step, self) if isinstance(self.plain_step, SharedStep) else nullcontext()
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Nothing is sent by the steps of this process; its weights are the caller's to put back."""
+        step, how = self.plain_step, self.setup.distributed
+        if not isinstance(step, SharedStep):
+            yield
+            return
+        if how.sharded_optimizer or how.fully_sharded:
+            raise TrialFailed("error", "a process that holds a share of the states cannot be measured by itself")
+        together, step.model = step.model, self.model
+        unchecked, step._unchecked = step._unchecked, 0
+        try:
+            with own_statistics(self.model):
+                yield
+        finally:
+            step.model, step._unchecked = together, unchecked
+            self.group.wait()
 
     def facts(self, spec: str) -> WorkloadFacts:
         return workload_facts(self, spec)
-
-    @property
-    def dataset_changes(self) -> bool:
-        return False  # nothing of the user's runs between two epochs
 
     @property
     def takes_probabilities(self) -> bool:

@@ -54,7 +54,6 @@ class TrialContext:
         self.spec = spec
         self.registry = registry
         self.seed = spec.seed
-        self._device: Device | None = None
         self.build_seconds = self.setup_seconds = 0.0
         self.inspected: dict[str, JsonDict] = {}
         self.under_way: Any = None
@@ -66,7 +65,7 @@ class TrialContext:
             running, self.build_seconds = training
             self._training = running
             self.workload, self.setup = running.workload, running.setup
-            self.group, self._device, self.cores_at_start = running.group, running.device, affinity.AT_START
+            self.group, self.device, self.cores_at_start = running.group, running.device, affinity.AT_START
             return
         place = spec.rank
         if place is not None:
@@ -91,14 +90,11 @@ class TrialContext:
         self.build_seconds = perf_counter() - began
         return workload
 
-    @property
+    @cached_property
     def device(self) -> Device:
         """Where it trains, opened on first use: after that, ``CUDA_VISIBLE_DEVICES`` says nothing any more."""
-        if self._device is None:
-            name, place = self.spec.device, self.spec.rank
-            name = name if place is None else device_of(name, place.rank)
-            self._device = open_device(name, self.spec.memory_limit_bytes)
-        return self._device
+        name, place = self.spec.device, self.spec.rank
+        return open_device(name if place is None else device_of(name, place.rank), self.spec.memory_limit_bytes)
 
     @property
     def training(self) -> LiveTraining:

@@ -74,9 +74,12 @@ def ratio_with(
         The median over turns, 1 where nothing is changed; None where copies do not fit or are not trained by the loss,
         where the model is compiled, where either fails, or where the time for all that is tried is over.
     """
-    if training.setup.compile is not None or time.perf_counter() > _Limit.until or not _fits(training):
+    device = training.device.torch
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory()[1]
+    fits = 4 * sum(p.nbytes for p in training.model.parameters()) < free  # two copies of the model, with gradients
+    if training.setup.compile is not None or time.perf_counter() > _Limit.until or not fits:
         return None
-    devices = [training.device.torch] if training.device.torch.type == "cuda" else []
+    devices = [device] if device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=devices):
             plain = copy.deepcopy(training.model)
@@ -91,7 +94,7 @@ def ratio_with(
             changed = copy.deepcopy(training.model)
             changed = change(changed) if change is not None else changed
             another = rebatch(batch) if rebatch is not None else batch
-            other = torch.autocast(training.device.torch.type, dtype=dtype) if dtype is not None else usual
+            other = torch.autocast(device.type, dtype=dtype) if dtype is not None else usual
             return _turns(
                 training,
                 lambda: _once(training, plain, batch, usual, None),
@@ -100,13 +103,6 @@ def ratio_with(
             )
     except Exception:  # whatever a user's model does not like about being copied or changed
         return None
-
-
-def _fits(training: LiveTraining) -> bool:
-    size = sum(p.numel() * p.element_size() for p in training.model.parameters())
-    device = training.device.torch
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory()[1]
-    return 2 * (size + size) < free  # two copies of the model, with gradients
 
 
 def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:

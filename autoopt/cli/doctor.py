@@ -25,9 +25,6 @@ SMALL_SHARED_MEMORY = 256 * 1024**2
 """Bytes: loader workers hand their batches over there; Docker gives 64 MiB."""
 
 
-NOT_MEASURED = "not measured"
-
-
 @click.command("doctor", cls=Command)
 @optimize_options("device", "json")
 def doctor_command(**given: Any) -> int:
@@ -68,6 +65,7 @@ def describe_machine(device_name: str) -> tuple[Environment, list[Doubt]]:
 def lines(environment: Environment, found: list[Doubt]) -> Iterator[str]:
     """The text of the command, line by line; machine and peaks are named as in a report."""
     from autoopt_reports.view.closing import machine_lines, peak_lines
+    from autoopt_reports.view.units import NOT_MEASURED
 
     peaks = environment.peaks
     reached: list[tuple[str, object]] = [*peak_lines(peaks), ("measured", peaks.measured_at or NOT_MEASURED)]

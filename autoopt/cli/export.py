@@ -10,13 +10,12 @@ from autoopt.cli.group import Command
 from autoopt.cli.output import say, write_file, write_line
 from autoopt.cli.parameters import path_option, run_argument
 from autoopt.errors import UsageError
-
-FORMATS = ("pytorch", "lightning", "transformers", "accelerate")
+from autoopt.options.options import TARGETS
 
 
 @click.command("export", cls=Command)
 @run_argument
-@click.option("--to", "target", type=click.Choice(FORMATS), required=True, help="Format of the output.")
+@click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="Format of the output.")
 @path_option("--out", help="Output file.  [default: standard output]")
 @path_option(
     "--code",

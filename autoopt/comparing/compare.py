@@ -30,7 +30,6 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
-from autoopt.running.document import now
 from autoopt.script.applicable import inapplicable
 from autoopt.script.command import Build, Script
 from autoopt.search.accept.gathering import PROBE_TIMEOUT
@@ -43,6 +42,7 @@ from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, doubts, learned
 from autoopt.search.trial_runner import SITES, TrialRunner
 from autoopt.storage.interrupts import handled
+from autoopt.storage.journal import now
 from autoopt.trial.parent import Launcher
 from autoopt.trial.remote.launcher import AnyTrial
 

@@ -20,7 +20,6 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -28,6 +27,7 @@ from autoopt.errors import DocumentError
 from autoopt.records import JsonDict
 from autoopt.records.comparing import LedgerEntry
 from autoopt.records.writing import writing
+from autoopt.storage.journal import now
 
 TOTAL = 0.05
 """Probability of a false answer in all asks of a new ledger together; an old one keeps its own."""
@@ -100,7 +100,7 @@ def _locked(path: Path) -> Iterator[TextIO]:
 
 
 def _append(file: TextIO, entry: JsonDict, head: str) -> str:
-    line = {**entry, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    line = {**entry, "at": now()}
     digest = _digest(line, head)
     file.write(json.dumps({**line, "head": digest}) + "\n")
     file.flush()

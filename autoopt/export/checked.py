@@ -132,25 +132,16 @@ def added(run: Path, result: Result, new: Session | None) -> tuple[Session, ...]
         DocumentError: the file that is there cannot be read.
     """
     path = run / FILE
-    known: tuple[Session, ...] = ()
     try:
-        known = Sessions.model_validate_json(path.read_bytes()).sessions
-    except FileNotFoundError:
-        pass
+        known = Sessions.model_validate_json(path.read_bytes()).sessions if path.is_file() else ()
     except ValidationError as error:
         hint = "move it away to begin a new account"
         raise DocumentError(f"{path} is not a document of sessions", detail=str(error), hint=hint) from error
     if not known and result.sites is None:  # a script's trainings were listened to: they are no whole runs
-        headline, ended = result.speedup.headline, result.finished or result.created
+        headline = result.speedup.headline
         trained = headline is not None and headline.kind == "to_target" and headline.source == "trained"
-        own = session_of(
-            result,
-            headline if trained else None,
-            result.speedup.throughput,
-            began=result.created,
-            ended=ended,
-            run=True,
-        )
+        when = {"began": result.created, "ended": result.finished or result.created, "run": True}
+        own = session_of(result, headline if trained else None, result.speedup.throughput, **when)
         known = (own,) if own is not None else ()
     if new is None:
         return known

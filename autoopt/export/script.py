@@ -52,15 +52,14 @@ class Draft:
         definitions = self.inliner.definitions()  # first: their annotations may need an import
         return definitions, self.inliner.import_lines()
 
-    def expressions(self, items: Iterable[Any], what: str) -> list[Code]:
-        """Each transform as Python; one that cannot be printed is noted and left out."""
-        made = []
-        for item in items:
-            try:
-                made.append(Code(self.inliner.expression(item)))
-            except NotExportable as problem:
-                self.notes.append(f"a change of the {what} is missing here: {problem}")
-        return made
+    def expression(self, item: Any, what: str) -> list[Code]:
+        """An object as Python; of one that cannot be printed a note, and nothing."""
+        try:
+            return [Code(self.inliner.expression(item))]
+        except NotExportable as problem:
+            note = f"{what} is missing here: {problem}"
+            self.notes += [note] if note not in self.notes else []
+            return []
 
 
 def user_import(spec: str) -> tuple[list[str], str, str]:
@@ -120,7 +119,17 @@ def _switches(setup: Setup) -> dict[str, Any]:
     return {**found, "attention_switches": switches, "sets_switches": sets}
 
 
-_WORDS = {"collate": "collate function", "sampler": "order of samples"}
+PARTS = {
+    "dataset": "dataset",
+    "collate": "collate function",
+    "sampler": "order of samples",
+    "loss": "loss",
+    "model": "model",
+    "optimizer": "optimizer",
+    "scheduler": "schedule",
+    "step": "training step",
+}
+"""Parts of a setup that transforms change, in words."""
 
 
 def _changes(draft: Draft, facts: WorkloadFacts | None) -> dict[str, Any]:
@@ -145,8 +154,9 @@ def _changes(draft: Draft, facts: WorkloadFacts | None) -> dict[str, Any]:
         "rebuilds": bool(setup.optimizer or setup.model),
         "changes_model": bool(setup.model) or compile_ is not None,
     }
-    for part in ("dataset", "collate", "sampler", "loss", "model", "optimizer", "scheduler", "step"):
-        plan[part] = draft.expressions(getattr(setup, part), _WORDS.get(part, part))
+    for part, word in PARTS.items():
+        made = (draft.expression(item, f"a change of the {word}") for item in getattr(setup, part))
+        plan[part] = [code for each in made for code in each]
     of_loader = ("dataset", "loader_options", "batch_size", "collate", "sampler")
     optimizer = bool(plan["optimizer"] or plan["scheduler"] or plan["scales_rate"])
     return plan | {
@@ -218,14 +228,8 @@ def loader_options(draft: Draft, facts: WorkloadFacts | None, *, validation: boo
         workers = facts.loader.num_workers
     if not workers:
         options = {name: value for name, value in options.items() if name not in _WORKER_OPTIONS}
-    made = {}
-    for name, value in options.items():
-        try:
-            made[name] = Code(draft.inliner.expression(value))
-        except NotExportable as problem:
-            note = f"the DataLoader option {name} is missing here: {problem}"
-            draft.notes += [note] if note not in draft.notes else []
-    return made
+    made = {name: draft.expression(value, f"the DataLoader option {name}") for name, value in options.items()}
+    return {name: found[0] for name, found in made.items() if found}
 
 
 def script(workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts) -> str:

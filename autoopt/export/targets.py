@@ -14,6 +14,7 @@ from pathlib import Path
 from autoopt.errors import UsageError
 from autoopt.export.script import Draft, listed, plain
 from autoopt.export.text import call, commented, literal
+from autoopt.options.options import TARGETS
 from autoopt.records import JsonDict, Plan, Result, Snippets
 from autoopt.registry import Registry
 
@@ -85,7 +86,6 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     return Code(text, frozenset(c.strategy for c in coded), tuple(draft.notes))
 
 
-TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
 _ACCELERATE_FILE = {"mixed_precision", "dynamo_config", "downcast_bf16", "use_cpu"}
 """Keys of accelerate's configuration file; everything else is an argument of ``Accelerator``."""
 

@@ -129,7 +129,7 @@ class _Plain(cst.CSTTransformer):
         if original_node.annotation is None:
             return updated_node
         return updated_node.with_changes(
-            annotation=None, equal=_EQUAL if original_node.default else cst.MaybeSentinel.DEFAULT
+            annotation=None, equal=EQUAL if original_node.default else cst.MaybeSentinel.DEFAULT
         )
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
@@ -389,7 +389,7 @@ def _laid_out(call: cst.Call, arguments: list[cst.Arg]) -> cst.Call:
     """A call with other arguments, on one line where it fits, else one argument a line."""
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     plain = [
-        argument.with_changes(comma=comma, equal=_EQUAL if argument.keyword else cst.MaybeSentinel.DEFAULT)
+        argument.with_changes(comma=comma, equal=EQUAL if argument.keyword else cst.MaybeSentinel.DEFAULT)
         for argument in arguments
     ]
     if plain:
@@ -421,4 +421,4 @@ def broken(call: cst.Call, indent: str, columns: int) -> cst.Call:
     return call.with_changes(whitespace_before_args=inside, args=arguments)
 
 
-_EQUAL = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
+EQUAL = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))

@@ -24,7 +24,6 @@ from autoopt.options import Options
 from autoopt.records import Environment, JsonDict, Plan
 from autoopt.records.latency import Judged, Latency, Load, Served
 from autoopt.running.baseline_spec import baseline_spec, registry_of
-from autoopt.running.document import now
 from autoopt.script.command import Build
 from autoopt.search.compare.arena import LiveArm, Source
 from autoopt.search.compare.comparison import Comparison, Rule, most
@@ -32,6 +31,7 @@ from autoopt.search.compare.contest import Contest
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.storage.account import Entry, table
+from autoopt.storage.journal import now
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
 

@@ -127,20 +127,16 @@ def make(live: TrialContext, variant: JsonDict, weights: str, folder: str) -> Js
     few = requests_of(live, model, [2, 3], [None], most=8)
     # a dimension of one sample would be taken for fixed
     several = [request for request in few if samples_of(request) > 1] or [joined([few[0], few[0]])]
-    calibration = _calibration(live, model) if wanted.precision == "int8_static" else []
+    calibration: list[Request] = []
+    if wanted.precision == "int8_static":  # on training data, as the evaluation would: validation data stay unseen
+        assert live.workload.evaluate is not None
+        batches = itertools.islice(training_loader(live.workload, live.setup, live.seed).loader, CALIBRATION)
+        parts = cut_to(batches, itertools.repeat(8), itertools.repeat(None))
+        calibration = calls_of(model, live.workload.evaluate, itertools.islice(parts, CALIBRATION))
     if wanted.threads:
         torch.set_num_threads(wanted.threads)
     prepare(model, wanted, several, calibration, Path(folder))
     return {"seconds": perf_counter() - began}
-
-
-def _calibration(live: TrialContext, model: Any) -> list[Request]:
-    """Calls on training data, as the evaluation would make them: validation data must stay unseen."""
-    evaluate = live.workload.evaluate
-    assert evaluate is not None
-    batches = itertools.islice(training_loader(live.workload, live.setup, live.seed).loader, CALIBRATION)
-    parts = cut_to(batches, itertools.repeat(8), itertools.repeat(None))
-    return calls_of(model, evaluate, itertools.islice(parts, CALIBRATION))
 
 
 def start(
@@ -217,16 +213,12 @@ def block(
 def judge(live: TrialContext, seed: int) -> JsonDict:
     """The quality of what is served here: :class:`~autoopt.records.latency.Judged`."""
     serving: Serving = live.serving
-    workload = live.workload
+    workload, device = live.workload, live.device.torch
     assert workload.evaluate is not None
     assert workload.target is not None
-    evaluate = workload.evaluate
-    device = live.device.torch
-    batches = validation_batches(live)
-    if device.type != "cpu":
-        batches = [mapped(batch, lambda tensor: tensor.to(device)) for batch in batches]
+    batches = [mapped(batch, lambda tensor: tensor.to(device)) for batch in validation_batches(live)]
     try:
-        found = judged(serving.predictor, evaluate, batches, workload.target.metric, seed)
+        found = judged(serving.predictor, workload.evaluate, batches, workload.target.metric, seed)
     except (WorkloadError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:

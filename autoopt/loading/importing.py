@@ -278,18 +278,15 @@ def _not_found(name: str, error: ModuleNotFoundError) -> WorkloadError:
 
 
 def _failed_inside(name: str, error: BaseException) -> WorkloadError:
+    first = str(error).strip().partition("\n")[0]
+    why = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    if isinstance(error, SystemExit):
+        why = f"it exits while it is imported (SystemExit: {error.code})"
     return WorkloadError(
-        f"importing {name} failed: {_one_line(error)}",
+        f"importing {name} failed: {why}",
         hint="the error is in that module or in what it imports; its own traceback:",
         detail=user_traceback(error),
     )
-
-
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"it exits while it is imported (SystemExit: {error.code})"
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def user_traceback(error: BaseException) -> str:

@@ -15,6 +15,8 @@ from autoopt.options import parsers
 from autoopt.options.duration import parse_duration
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
+TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
+"""Ways of training that a plan is exported for, each a field of a change's snippets."""
 
 
 @dataclass(frozen=True)

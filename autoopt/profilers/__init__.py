@@ -14,7 +14,6 @@ from autoopt.records import Plan, Profiled
 from autoopt.records.drift import Drift
 from autoopt.search.trial_runner import TrialRunner
 
-TOOLS = ("torch", "cprofile", "lines", "memory")
 _SECONDS = 300.0
 _STEPS = 20
 """Optimizer steps that are profiled."""

@@ -49,7 +49,6 @@ class Configuration(Record):
     samples_per_second: float | None = None
     step_seconds: Percentiles | None = None
     time_to_target_seconds: Estimate | None = None
-    time_to_target_source: Literal["measured", "modelled"] | None = None
     fixed_seconds: float | None = None
     evaluation_seconds: float | None = None
     steps_to_target: int | None = None

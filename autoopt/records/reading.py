@@ -18,7 +18,7 @@ from autoopt.records import SCHEMA_VERSION, Plan, PlanDocument, Record, Result
 
 R = TypeVar("R", bound=Record)
 
-RESULT_FILE = "result.json"
+RESULT_FILE, PROFILE_FILE = "result.json", "profile.json"
 PLAN_EXAMPLE = '{"schema_version": 1, "changes": [{"strategy": "workers", "setting": {"num_workers": 2}}]}'
 
 

@@ -50,6 +50,15 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def sync_folder(folder: Path) -> None:
+    """Puts a folder on disk: a new file in it survives a power loss only then."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Writes a text so; see :func:`replacing`."""
     with replacing(path) as file:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +27,7 @@ from autoopt.script.command import Build, Script
 from autoopt.script.sites import advice_of
 from autoopt.search.outcome import Outcome, decided, more_budget, spending
 from autoopt.simplify.costly import costly_lines
+from autoopt.storage.journal import now
 from autoopt.storage.run import Took
 
 
@@ -151,7 +151,3 @@ def near(round_: Round, folder: Path) -> Round:
     """The same for the chain that opens a round's bottleneck, and for the user's own functions."""
     chains = {name: tuple(located(link, folder) for link in getattr(round_, name)) for name in ("deeper", "own")}
     return round_.model_copy(update=chains)
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

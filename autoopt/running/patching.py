@@ -8,11 +8,9 @@ from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.export.applying import apply_diff
 from autoopt.export.script_patch import placed
 from autoopt.records import Profile, Sites
-from autoopt.records.reading import RESULT_FILE, read_document, read_plan, read_result
+from autoopt.records.reading import PROFILE_FILE, RESULT_FILE, read_document, read_plan, read_result
 from autoopt.records.writing import writing
 from autoopt.registry import load_strategies
-
-PROFILE_FILE = "profile.json"
 
 
 def apply_plan(run: Path, plan: Path) -> tuple[str, ...]:

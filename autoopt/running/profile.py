@@ -15,9 +15,10 @@ from autoopt.profilers import profile_with, watched
 from autoopt.records import Change, Plan, Prediction, Profile, Profiled, Reproduce, Verdict, WorkloadSummary
 from autoopt.records.drift import Drift
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.reading import PROFILE_FILE
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
-from autoopt.running.document import located, near, now
+from autoopt.running.document import located, near
 from autoopt.script.command import Build, Script
 from autoopt.script.sites import advice_of
 from autoopt.search.baseline import FirstProcess, check_devices, first_steps, objective_of, opportunities, together
@@ -37,6 +38,7 @@ from autoopt.simplify.stage_profile import (
     profile_stages,
     reason_to_doubt,
 )
+from autoopt.storage.journal import now
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
 
@@ -57,7 +59,7 @@ def profile_run(
     """Benchmark and simplify only, once checked (``running.baseline_spec``); writes profile.json and a trace.
 
     Args:
-        tools: profilers to run afterwards (``autoopt.profilers.TOOLS``), each reported to ``on_profiled``.
+        tools: profilers to run afterwards (``autoopt.cli.profile.TOOLS``), each reported to ``on_profiled``.
         watch: trains on to the run's own end, or until the budget is spent, and shows whether it grows slower.
         announce: gets what is known early, such as where the time of a script's first steps goes.
 
@@ -113,7 +115,7 @@ def profile_run(
                 ),
             }
         )
-        directory.write(directory.path / "profile.json", document.model_dump_json(indent=2) + "\n")
+        directory.write(directory.path / PROFILE_FILE, document.model_dump_json(indent=2) + "\n")
         return document
     except (AutooptError, KeyboardInterrupt):
         if options.out is None:

@@ -53,7 +53,17 @@ def inapplicable(setup: Setup, sites: Sites, *, patched: bool = False) -> str | 
     for what, changed in wrapped.items():
         if changed:
             return f"the {what} is the script's own: it needs build()"
-    return _inapplicable_batch(setup.batch, sites)
+    batch = setup.batch
+    if batch.warmup_steps:
+        return "a warm-up needs lines of its own in the script: it needs build()"
+    in_its_lines = batch.accumulation is not None and batch.learning_rate_factor == 1.0  # the same batch
+    if batch == Batch() or in_its_lines:
+        return None
+    if len(loader) != 1 or not loader[0].options.get("batch_size"):
+        return "no single DataLoader of the script makes its batches: it needs build()"
+    if sites.of("scheduler"):
+        return "the script's schedule counts steps of the batch that it has: it needs build()"
+    return None
 
 
 def own_setup(sites: Sites | None) -> Setup:
@@ -96,19 +106,3 @@ def without_loader(setup: Setup, sites: Sites) -> str | None:
         return "the script has no DataLoader: its own lines make the batches"
     place = f"{called.file}:{called.line}"
     return f"the script has no DataLoader: its own lines make the batches that the model is called with ({place})"
-
-
-def _inapplicable_batch(batch: Batch, sites: Sites) -> str | None:
-    """Why another batch cannot be had from outside; None where it can, or where it stays."""
-    if batch == Batch():
-        return None
-    if batch.warmup_steps:
-        return "a warm-up needs lines of its own in the script: it needs build()"
-    if batch.accumulation is not None and batch.learning_rate_factor == 1.0:  # the same batch, in the script's lines
-        return None
-    loaders = sites.of("loader_training")
-    if len(loaders) != 1 or not loaders[0].options.get("batch_size"):
-        return "no single DataLoader of the script makes its batches: it needs build()"
-    if sites.of("scheduler"):
-        return "the script's schedule counts steps of the batch that it has: it needs build()"
-    return None

@@ -276,7 +276,6 @@ class Applying(Watcher):
         names = list(inspect.signature(DataLoader.__init__).parameters)[1:]
         options = {**dict(zip(names, args, strict=False)), **kwargs}
         if role == "validation":
-            self._around = self._around_alike(options)
             options = self._of_validation(options)
         else:
             if self.setup.batch.size is not None and self.setup.batch.accumulation is None:  # else its lines say it
@@ -296,10 +295,15 @@ class Applying(Watcher):
         return (), options
 
     def _of_validation(self, options: dict[str, Any]) -> dict[str, Any]:
-        """As a patch has it: a dataset of the training's class is read as the training reads it."""
+        """As a patch has it: a dataset of the training's class is read as the training reads it, and what makes its
+        batches is changed alike."""
         changed = dict[str, Any]()
-        kinds = {site.options.get("dataset") for site in self.sites.of("loader_training")} if self.sites else set()
-        if self.setup.dataset and type(options["dataset"]).__name__ in kinds:
+        sites = self.sites.of("loader_training") if self.sites is not None else ()
+        alike = [site for site in sites if site.options.get("dataset") == type(options["dataset"]).__name__]
+        collate = collate_name(options.get("collate_fn") or default_collate)
+        if any(site.options.get("collate_fn") == collate for site in alike):
+            self._around = tuple(each for each in self.setup.collate if isinstance(each, Wrap) and each.evaluation)
+        if self.setup.dataset and alike:
             own_batches = bool(options.get("collate_fn") or self.setup.collate)
             transforms = [each for each in self.setup.dataset if not (own_batches and isinstance(each, Wrap))]
             wrapped = any(isinstance(each, Wrap) for each in transforms)
@@ -311,15 +315,6 @@ class Applying(Watcher):
                 changed["num_workers"] = 0
         changed |= self.setup.evaluation
         return consistent({**options, **changed}) if changed else options
-
-    def _around_alike(self, options: dict[str, Any]) -> tuple[Transform, ...]:
-        """What goes around the collate function of a loader of the validation that makes batches as the training's."""
-        sites = self.sites.of("loader_training") if self.sites is not None else ()
-        known = {(site.options.get("dataset"), site.options.get("collate_fn")) for site in sites}
-        collate = collate_name(options.get("collate_fn") or default_collate)
-        if (type(options["dataset"]).__name__, collate) not in known:
-            return ()
-        return tuple(each for each in self.setup.collate if isinstance(each, Wrap) and each.evaluation)
 
     def loader_made(self, loader: Any) -> None:
         """Changes it: the order of the training's samples, what makes batches of them."""

@@ -22,7 +22,6 @@ from autoopt.benchmark.seeding import mix
 
 _LOOKS = 3
 """Batches of an epoch after which it is known from which generators a dataset draws; the others are left alone."""
-_States = list[Any]
 
 
 class Order(torch.Generator):
@@ -34,20 +33,19 @@ class Order(torch.Generator):
 
 
 def own_draws(seed: int) -> None:
-    """From now on what this process reads for a loader is drawn from generators of its own."""
-    draws = _Draws(seed)
-    for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
-        kind.fetch = draws.around(kind.fetch)  # type: ignore[method-assign]
+    """From now on what this process reads for a loader is drawn from generators of its own.
 
+    They are those of the host: what computes on a device draws from the device's.
+    """
 
-class _Draws:
-    """The generators of the host as datasets left them; what computes on a device draws from the device's."""
+    @functools.cache
+    def states() -> list[Any]:
+        """States as datasets left them; the first ones follow from the seeds, alike in all processes."""
+        first = mix(seed, torch.initial_seed(), "draws")
+        drawn = np.random.RandomState(first % 2**32).get_state(legacy=False)
+        return [random.Random(first).getstate(), drawn, torch.Generator().manual_seed(first).get_state()]
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._inside: _States | None = None
-
-    def around(self, plain: Any) -> Any:
+    def around(plain: Any) -> Any:
         @functools.wraps(plain)
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
             used = fetcher.__dict__.get("_autoopt_drawn")
@@ -56,7 +54,7 @@ class _Draws:
             if not used.generators or get_worker_info() is not None:
                 fetcher.fetch = functools.partial(plain, weakref.proxy(fetcher))  # from now on, by no way round
                 return plain(fetcher, possibly_batched_index)
-            inside = self._states()
+            inside = states()
             outside = {which: _GENERATORS[which][0]() for which in used.generators}
             for which in outside:
                 _GENERATORS[which][1](inside[which])
@@ -73,13 +71,8 @@ class _Draws:
 
         return fetch
 
-    def _states(self) -> _States:
-        """States that a batch is drawn from; the first ones follow from the seeds, alike in all processes."""
-        if self._inside is None:
-            seed = mix(self._seed, torch.initial_seed(), "draws")
-            drawn = np.random.RandomState(seed % 2**32).get_state(legacy=False)
-            self._inside = [random.Random(seed).getstate(), drawn, torch.Generator().manual_seed(seed).get_state()]
-        return self._inside
+    for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
+        kind.fetch = around(kind.fetch)  # type: ignore[method-assign]
 
 
 class _Used:

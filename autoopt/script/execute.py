@@ -212,13 +212,13 @@ def _open_together(script: ScriptSpec, scratch: Path, rank: Rank) -> View:
         temporary.mkdir()
         view = _opened(script, scratch)
         part = reported.with_suffix(".part")
-        part.write_text(json.dumps({"kind": view.kind, "moved": view.moved, "pid": os.getpid()}))
+        part.write_text(json.dumps({"moved": view.moved, "pid": os.getpid()}))
         part.rename(reported)
     else:
         while not reported.exists():  # the parent ends this process where the first one fails
             time.sleep(0.01)
         document = json.loads(reported.read_text())
-        view = View(document["kind"], document["moved"])
+        view = View(document["moved"])
         join_view(view, document["pid"])
     os.environ["TMPDIR"] = str(temporary)
     tempfile.tempdir = None

@@ -12,8 +12,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from time import perf_counter
+from traceback import walk_stack
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -47,26 +48,22 @@ def user_place(frame: FrameType | None = None) -> Found | None:
     Args:
         frame: from which on to look; the caller's where None.
     """
-    frame = frame or sys._getframe(1)
     direct = True
-    while frame is not None:
-        name = frame.f_code.co_filename
+    for each, _ in walk_stack(frame or sys._getframe(1)):
+        name = each.f_code.co_filename
         if is_users(name):
-            return Found(place_of(frame), direct, _position(frame)[2])
+            return Found(place_of(each), direct, _position(each)[2])
         direct = direct and name.startswith((OWN, *TORCH))
-        frame = frame.f_back
     return None
 
 
 def model_place() -> Found | None:
     """The user's line that calls the outermost model which is under way; the innermost line where there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    last = frame
-    while frame is not None:
+    last: FrameType | None = sys._getframe(1)
+    for frame, _ in walk_stack(last):
         code = frame.f_code
         if code.co_name in _CALLS and code.co_filename.endswith(_MODULE):
             last = frame.f_back
-        frame = frame.f_back
     return user_place(last)
 
 
@@ -76,15 +73,13 @@ def maker_place(made: object) -> Found | None:
     Args:
         made: an object whose constructor is under way.
     """
-    frame: FrameType | None = sys._getframe(1)
-    last = frame
-    while frame is not None:
+    last = sys._getframe(1)
+    for frame, _ in walk_stack(last):
         if constructs(frame, made):
             last = frame
         elif is_users(frame.f_code.co_filename):
             break
-        frame = frame.f_back
-    return user_place(last.f_back) if last is not None and last.f_back is not None else None
+    return user_place(last.f_back) if last.f_back is not None else None
 
 
 def constructs(frame: FrameType, made: object) -> bool:
@@ -93,12 +88,9 @@ def constructs(frame: FrameType, made: object) -> bool:
     return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made
 
 
-def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+def users_frames(frame: FrameType) -> Iterator[FrameType]:
     """Frames of the user's own code, from this one on, the innermost first."""
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
+    return (each for each, _ in walk_stack(frame) if is_users(each.f_code.co_filename))
 
 
 def callers() -> tuple[Place, ...]:
@@ -106,7 +98,7 @@ def callers() -> tuple[Place, ...]:
     return tuple(map(place_of, users_frames(sys._getframe(1))))
 
 
-def editable_place(frame: FrameType | None) -> Found | None:
+def editable_place(frame: FrameType) -> Found | None:
     """The innermost line within the folder that the script began in; of its other files where none of it led here.
 
     A package next to the folder is the user's, too, as far as anybody knows; its lines are in no patch.
@@ -161,14 +153,8 @@ def names_of(*wanted: object) -> dict[str, str]:
 
 def _name_in(variables: Mapping[str, object], wanted: tuple[object, ...]) -> str | None:
     known = list(variables.items())  # other threads may add to it
-    for name, value in known:
-        if any(value is one for one in wanted):
-            return name
-    for owner, value in known:
-        for name, held in _attributes(value):
-            if any(held is one for one in wanted):
-                return f"{owner}.{name}"
-    return None
+    within = ((f"{owner}.{name}", held) for owner, value in known for name, held in _attributes(value))
+    return next((name for name, value in chain(known, within) if any(value is one for one in wanted)), None)
 
 
 def _attributes(value: object) -> list[tuple[str, object]]:

@@ -9,6 +9,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from autoopt.benchmark.libraries import is_users
+from autoopt.loading.validation import length_of
 from autoopt.script.frames import users_frames
 
 _Rest = Literal["stepped", "dropped"]
@@ -53,9 +55,8 @@ def planned_steps(batches_per_step: int) -> int | None:
     """
     total: int | None = 1  # of the loops within; None once the length of one is not known
     most: int | None = None  # of all, where a counter ends them
-    frame: FrameType | None = sys._getframe(1)
     batches = 1  # a step's, where no line says how the last of a pass count
-    while frame is not None:
+    for frame, _ in walk_stack(sys._getframe(1)):
         reported = _of_trainer(frame)
         if reported is not None:
             return reported
@@ -72,7 +73,6 @@ def planned_steps(batches_per_step: int) -> int | None:
             rest = _remainder(loop, frame.f_lineno) if loaded and batches_per_step > 1 else None
             total *= count if rest is None else _steps(count, batches_per_step, rest)
             batches = max(batches_per_step, 1) if loaded and rest is None else batches
-        frame = frame.f_back
     known = [each for each in (total, most) if each is not None]
     return max(min(known) // batches, 1) if known and min(known) > 1 else None
 
@@ -282,10 +282,7 @@ def _chosen(loop: ast.For, values: Sequence[Any], frame: FrameType) -> int | Non
 
 def _size(value: Any) -> int | None:
     """The length of a range, a loader, a dataset, rows or a collection of Python's; None where nobody knows it."""
-    try:
-        return len(value) if isinstance(value, _SIZED) else None
-    except (TypeError, NotImplementedError):  # an iterable one
-        return None
+    return length_of(value) if isinstance(value, _SIZED) else None
 
 
 def _broken_off(loop: ast.For, frame: FrameType) -> float:

@@ -14,7 +14,8 @@ from autoopt.benchmark.live import Printed
 from autoopt.script.hook.seeds import when_imported
 from autoopt.workload import Target
 
-_NUMBER = r"\s*[:=]?\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
+_WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
+_NUMBER = r"\s*[:=]?\s*" + _WRITTEN
 _SMALLER = re.compile(
     r"loss|err|perplexity|ppl|bpc|mse|mae|mape|nll|cross.?entropy|distance|divergence"
     r"|(?<![a-z])(wer|cer|eer|fid|kid|fd|ade|fde|crps|brier|chamfer|mean rank)(?![a-z])",
@@ -41,7 +42,6 @@ name held-out data."""
 ROUNDED = 5e-3
 """Relative difference up to which two numbers are one, of which somebody prints fewer digits."""
 _FIGURE = re.compile(r"(?<![\w.@])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
 _HELD_OUT = re.compile(r"(?:\b|_)(val|valid|validation|test|testing|eval|evaluation|dev|held)", re.I)
 _TRAINED = re.compile(r"\btrain", re.I)
 _LOSS = re.compile(r"loss|perplexity|ppl|bpc|nll|entropy", re.I)

@@ -165,7 +165,7 @@ class Observer(Watcher):
         self._around(torch.autocast, "__enter__", self._autocast)
         self._around(torch, "compile", functools.partial(self._compiles, "torch.compile"), keywords=True)
         self._around(nn.Module, "compile", functools.partial(self._compiles, "Module.compile"), keywords=True)
-        self._around(torch, "manual_seed", lambda *_: self._seed())
+        self._around(torch, "manual_seed", self._seed)
         lazy: Any = torch_parameters  # its declarations leave the mixin out
         self._around(lazy.UninitializedTensorMixin, "materialize", lambda *_: setattr(self, "_late", True))
         for module in TRAINERS:
@@ -376,7 +376,7 @@ class Observer(Watcher):
             if seen is not None:
                 seen.options = {"device": tensor.device.type}
 
-    def _seed(self) -> None:
+    def _seed(self, *_: Any) -> None:
         self.seeded = self.seeded or user_place() is not None
 
     def _trainers(self, module: str) -> None:

@@ -27,11 +27,11 @@ from autoopt.benchmark.probe import (
     DRAWN,
     LAST,
     LEAST_STEPS,
+    MOST_READ,
     WINDOW,
     Asked,
     Recorder,
     kept_state,
-    move_elsewhere,
 )
 from autoopt.benchmark.seeding import disturb, mix, seed_everything
 from autoopt.records import JsonDict
@@ -39,8 +39,6 @@ from autoopt.records.messages import EpochRead, samples_read
 from autoopt.script.loaders import Watcher
 from autoopt.script.tasks import HeldWeights
 
-_MOST_READ = 1024
-"""Batches that are read for a probe at the most."""
 _WEIGHT = 5e-2
 """Size of weights that are made up for an optimizer: as most layers of some hundred inputs begin."""
 
@@ -260,7 +258,7 @@ class ScriptRecorder(Recorder, Watcher):
         if state is not None:
             self.training.model.load_state_dict(state)
             if self._elsewhere:
-                move_elsewhere(self.training.model)
+                disturb(self.training.model, 1.0, 0, 0)  # each weight by about as much as it is
 
     def _train(self, steps: int, seconds: float) -> None:
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
@@ -329,10 +327,10 @@ class ScriptRecorder(Recorder, Watcher):
             if self._left or (fits and self._steps < self.until):
                 return spent > 2 * seconds
             late = spent > (usual if read >= samples else seconds)
-            return late or done >= _MOST_READ or self._pass >= 3 or not self._given
+            return late or done >= MOST_READ or self._pass >= 3 or not self._given
 
         began = perf_counter()
-        goal = self.training.follow(enough, each, most=_MOST_READ)
+        goal = self.training.follow(enough, each, most=MOST_READ)
         if held is not None:
             self.hooks.watchers.remove(held)
             self.metrics, self._evaluation = [held.metric_at(goal)], held.hashed.hexdigest()

@@ -36,7 +36,8 @@ from autoopt.script.torch_hooks import TorchHooks
 
 @dataclass
 class ModelCall:
-    """One training call of a root model: its tensors without their history, and the dtype of autocast around it."""
+    """One training call of a root model: its tensors without their history, and the dtype of autocast around it, None
+    where that is off."""
 
     model: nn.Module
     args: Any
@@ -44,8 +45,22 @@ class ModelCall:
     dtype: torch.dtype | None = None
 
     def __call__(self, model: nn.Module) -> torch.Tensor:
-        """A scalar to begin a backward pass with, of this model or of another in its place."""
-        return scalar_of(model(*self.args, **self.kwargs))
+        """A scalar to begin a backward pass with: the loss that a model returns itself, else the mean of its outputs.
+
+        The script's own loss is made by lines that cannot be called alone; what it costs is small next to the model.
+
+        Args:
+            model: the one that was called, or another in its place.
+        """
+        output = model(*self.args, **self.kwargs)
+        leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
+        floating = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+        found = [leaf for leaf in floating if leaf.requires_grad] or floating
+        scalars = [leaf for leaf in found if leaf.numel() == 1]
+        if scalars:
+            return scalars[0].reshape(())
+        means = [leaf.float().mean() for leaf in found]
+        return torch.stack(means).sum() if len(means) > 1 else means[0]
 
     @property
     def samples(self) -> int:
@@ -62,7 +77,7 @@ class ModelCall:
             rows = isinstance(leaf, torch.Tensor) and leaf.dim() and len(leaf) == self.samples
             return torch.cat([leaf, leaf]) if rows else leaf
 
-        return replace(self, args=tree_map(doubled, self.args), kwargs=tree_map(doubled, self.kwargs))
+        return self.changed(lambda both: tree_map(doubled, both))
 
 
 class Recording(Watcher):
@@ -97,7 +112,10 @@ class Recording(Watcher):
         if self._next:
             self._calls.append([])
             self._next = False
-        self._calls[-1].append(ModelCall(model, _detached(args), _detached(kwargs), _autocast(model)))
+        kind = next((parameter.device.type for parameter in model.parameters()), "cpu")
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        args, kwargs = tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, (args, kwargs))
+        self._calls[-1].append(ModelCall(model, args, kwargs, dtype))
 
     def backward(self, loss: Any) -> None:
         if isinstance(loss, torch.Tensor):
@@ -112,31 +130,6 @@ class Recording(Watcher):
         """The calls of each micro-batch, in their order; losses of several lines without a loader are terms of one."""
         terms = not self._loads and self._pieces == 1 and max(self._lines.values(), default=0) == 1
         return [[call for calls in self._calls for call in calls]] if terms and self._calls else self._calls
-
-
-def _autocast(model: nn.Module) -> torch.dtype | None:
-    """The precision that autocast computes in as the model is called; None where it is off."""
-    kind = next((parameter.device.type for parameter in model.parameters()), "cpu")
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-
-
-def _detached(value: Any) -> Any:
-    return tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, value)
-
-
-def scalar_of(output: Any) -> torch.Tensor:
-    """A scalar to begin a backward pass with: the loss that a model returns itself, else the mean of its outputs.
-
-    The script's own loss is made by lines that cannot be called alone; what it costs is small next to the model.
-    """
-    leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
-    floating = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
-    found = [leaf for leaf in floating if leaf.requires_grad] or floating
-    scalars = [leaf for leaf in found if leaf.numel() == 1]
-    if scalars:
-        return scalars[0].reshape(())
-    means = [leaf.float().mean() for leaf in found]
-    return torch.stack(means).sum() if len(means) > 1 else means[0]
 
 
 def run_parts(training: Any, lap: Lap) -> RunParts:

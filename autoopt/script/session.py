@@ -287,7 +287,7 @@ class Session:
         goal = self._goal
         if goal is None:
             return
-        evaluating = self._aside is not None and self._aside.stage == "evaluate"
+        evaluating = self.evaluating is not None
         if not evaluating:
             form = form_of(text)
             if form in goal.forms or len(goal.forms) == MOST_FORMS:

@@ -29,7 +29,6 @@ from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.switching import SCRIPT_PARTS
 from autoopt.errors import ScriptEnded, UsageError, WorkloadError
 from autoopt.loading.validation import length_of
-from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.protocol import Rank
 from autoopt.script.applicable import own_setup
@@ -126,6 +125,7 @@ class ScriptTraining:
         self.group = group or Group()
         session = self.session
         self.device, self.clock, self.deferred_cost = session.device, session.clock, session.deferred_cost
+        self.openings, self.do, self.uncounted = session.openings, session.in_main, session.uncounted
         self.seed = script.spec.seed
         called = list(script.hooks.roots)
         roots = [getattr(root, "_orig_mod", root) for root in called]
@@ -199,10 +199,6 @@ class ScriptTraining:
         return self.session.samples if self.session.counts else None
 
     @property
-    def openings(self) -> list[float]:
-        return self.session.openings
-
-    @property
     def evaluates(self) -> bool:
         return self.session.evaluating is not None
 
@@ -227,13 +223,6 @@ class ScriptTraining:
         with suppress(ScriptEnded):
             self.session.run(self.group.stretch(enough, each, most))
         return self.stretch
-
-    def do(self, work: Callable[[], T]) -> T:
-        found: T = self.session.in_main(work)
-        return found
-
-    def uncounted(self, work: Callable[[], None]) -> None:
-        self.session.uncounted(work)
 
     @contextmanager
     def stepping_as(self, setup: Setup) -> Iterator[None]:
@@ -327,10 +316,6 @@ class ScriptTraining:
         return isinstance(self.model, DistributedDataParallel)
 
     @property
-    def dataset_changes(self) -> bool:
-        return self.script.hooks.roles.dataset_changes
-
-    @property
     def takes_probabilities(self) -> bool:
         return self.script.recording.takes_probabilities
 
@@ -345,12 +330,16 @@ class ScriptTraining:
     def facts(self, spec: str) -> WorkloadFacts:
         with self.apart():
             facts = workload_facts(self, spec)
-        wrapped = options_of(self._called[0])
-        own = {"max_steps": self.lengths.total or None, "has_evaluate": self.workload.target is not None}
-        return facts.model_copy(update={**own, "processes": self.group.size, "wrapped": wrapped})
+        own = {
+            "max_steps": self.lengths.total or None,
+            "has_evaluate": self.workload.target is not None,
+            "dataset": facts.dataset.model_copy(update={"changes": self.script.hooks.roles.dataset_changes}),
+            "processes": self.group.size,
+            "wrapped": options_of(self._called[0]),
+        }
+        return facts.model_copy(update=own)
 
-    def held_evaluations(self, count: int, seconds: float, stage: str) -> HeldEvaluations:
-        return held_evaluations(self, count, seconds, stage)
+    held_evaluations = held_evaluations
 
     def recorder(self, gradients: int) -> ScriptRecorder:
         return ScriptRecorder(self, gradients)

@@ -29,7 +29,6 @@ _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 class View:
     """Where the process finds the folders: ``moved`` from their own place to another, empty for an overlay."""
 
-    kind: str
     moved: dict[str, str] = field(default_factory=dict)
 
     def path(self, path: str) -> str:
@@ -51,13 +50,16 @@ def open_view(folders: Iterable[str], scratch: Path, *, shared: Iterable[str] = 
     Raises:
         EnvironmentLacks: neither an overlay nor a copy can be had.
     """
-    outermost = _outermost(folders)
+    outermost: list[str] = []
+    for folder in sorted(map(os.path.realpath, folders), key=len):
+        if not any(folder == other or folder.startswith(other.rstrip("/") + "/") for other in outermost):
+            outermost.append(folder)
     try:
         _overlay(outermost, scratch, [folder for folder in shared if os.path.isdir(folder)])
-        return View("overlay")
+        return View()
     except (OSError, AttributeError) as error:
         refused = str(error)
-    return View("copy", {folder: _copied(folder, scratch / f"copy-{i}", refused) for i, folder in enumerate(outermost)})
+    return View({folder: _copied(folder, scratch / f"copy-{i}", refused) for i, folder in enumerate(outermost)})
 
 
 def join_view(view: View, pid: int) -> None:
@@ -66,7 +68,7 @@ def join_view(view: View, pid: int) -> None:
     Raises:
         OSError: that process has ended.
     """
-    if view.kind != "overlay":
+    if view.moved:
         return
     libc = ctypes.CDLL(None, use_errno=True)
     for space, kind in (("user", _NEW_USER), ("mnt", _NEW_MOUNTS)):
@@ -79,15 +81,6 @@ def join_view(view: View, pid: int) -> None:
                 raise _error(f"joining {theirs}")
         finally:
             os.close(descriptor)
-
-
-def _outermost(folders: Iterable[str]) -> list[str]:
-    real = sorted({os.path.realpath(folder) for folder in folders}, key=len)
-    found: list[str] = []
-    for folder in real:
-        if not any(folder == other or folder.startswith(other.rstrip("/") + "/") for other in found):
-            found.append(folder)
-    return found
 
 
 # an overlay

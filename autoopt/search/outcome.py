@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +104,6 @@ def outcome_of(
             side=verification.best_side,
             runs=verification.best_runs,
             time_to_target=verification.best_seconds,
-            source=verification.best_source,
             **devices,
         )
     return Outcome(
@@ -126,7 +125,6 @@ def configuration(
     side: Side | None = None,
     runs: tuple[TrainingRun, ...] = (),
     time_to_target: Estimate | None = None,
-    source: Literal["measured", "modelled"] = "measured",
     price_per_hour: float | None = None,
     processes: int = 1,
 ) -> Configuration:
@@ -137,7 +135,6 @@ def configuration(
         side: the plan in an interleaved comparison, the better source of step times.
         runs: its trainings to the target.
         time_to_target: seconds, with interval.
-        source: of these seconds.
         price_per_hour: of the device.
         processes: that a script's launcher starts.
     """
@@ -157,7 +154,6 @@ def configuration(
         samples_per_second=rate,
         step_seconds=step,
         time_to_target_seconds=time_to_target,
-        time_to_target_source=source if time_to_target else None,
         fixed_seconds=_median([run.fixed_seconds for run in runs])
         or (profile.startup.fixed_seconds if profile else None),
         evaluation_seconds=_median([run.evaluation_seconds for run in runs]),

@@ -25,7 +25,7 @@ from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.arm import READY_SECONDS, ScriptArm, TrialArm
 from autoopt.search.compare.comparison import Comparison
 from autoopt.trial.parent import Launcher
-from autoopt.trial.places import Place, ThreadWorkers, Workers
+from autoopt.trial.places import Place, Workers
 from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
 
 SITES = "autoopt.script.tasks:sites"
@@ -303,7 +303,7 @@ class TrialRunner:
 
     def workers(self) -> Workers:
         """Workers that fill the places."""
-        return ThreadWorkers(self.parallel)
+        return Workers(self.parallel)
 
     def held(self) -> AbstractContextManager[None]:
         """All that is started within runs on one machine."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from math import log
-from typing import Literal
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Verdict
@@ -49,7 +48,6 @@ class Verification(Record):
     best_runs: tuple[TrainingRun, ...] = ()
     baseline_seconds: Estimate | None = None
     best_seconds: Estimate | None = None
-    best_source: Literal["measured", "modelled"] = "measured"
 
 
 def verify(context: RunContext, state: SearchState) -> Verification:
@@ -320,7 +318,6 @@ def _verification(
         best_runs=tuple(pair.best for pair in pairs),
         baseline_seconds=seconds[0],
         best_seconds=seconds[1],
-        best_source="modelled" if modelled else "measured",
     )
 
 

@@ -127,24 +127,28 @@ def loop_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
     functions = list(functions)
     found = []
     for (file, number), count in seen.operators.most_common():
-        inside = any(f.file == file and f.line <= number and f.in_loop(number) for f in functions)
         share = seen.share(seen.seconds[file, number])
-        if count >= _LOOPED and (share or 0.0) >= LEAST_SHARE and inside and not _calls_module(functions, file, number):
+        if count >= _LOOPED and (share or 0.0) >= LEAST_SHARE and _over_tensors(functions, file, number):
             evidence = f"{count} operators in a step come from this line, which stands in a loop"
             edit = "write it as one operation on the whole tensor (broadcasting, einsum, gather, torch.vmap)"
             found.append(_advice("A Python loop over tensors", evidence, (file, number), edit, share))
     return found
 
 
-def _calls_module(functions: list[Function], file: str, line: int) -> bool:
-    """Whether the loop goes over submodules, which is how layers follow each other: ``x = block(x)``."""
+def _over_tensors(functions: list[Function], file: str, line: int) -> bool:
+    """Whether a line lies in a loop, and in none over submodules, as layers follow each other: ``x = block(x)``."""
+    inside = False
     for function in functions:
         for loop in function.loops() if function.file == file else ():
-            if isinstance(loop, ast.For) and loop.lineno <= line <= (last := loop.end_lineno or 0):
-                names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-                if any(name in names and loop.lineno <= call.lineno <= last for name, call in function.calls()):
-                    return True
-    return False
+            span = range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)
+            if line not in span:
+                continue
+            inside = True
+            target = ast.walk(loop.target) if isinstance(loop, ast.For) else ()
+            names = {node.id for node in target if isinstance(node, ast.Name)}
+            if any(name in names and call.lineno in span for name, call in function.calls()):
+                return False
+    return inside
 
 
 def double_advice(seen: WatchedStep, batch_lines: Iterable[tuple[str, Line | None]]) -> list[Advice]:
@@ -216,7 +220,7 @@ def collate_advice(
     least = size / bandwidth if bandwidth else 0.0
     if not loops or seconds < max(10 * least, 2e-4):
         return []
-    line = min(loop.lineno for loop in loops)  # type: ignore[attr-defined]
+    line = min(loop.lineno for loop in loops)
     return [
         _advice(
             "Collate goes through the samples in Python",
@@ -323,7 +327,7 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
             loader.collate_fn(fetch.samples(fetch.indices(), fetch.size))
         return {"found": [(name, *line, times) for (name, line), times in found.items()]}
 
-    seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make, timeout=60.0)["found"]}
+    seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make)["found"]}
     return advice_of_calls(seen, step, training.lengths.accumulation)
 
 

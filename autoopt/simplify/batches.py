@@ -12,27 +12,26 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 
+from autoopt.benchmark.contents import tensor_leaves
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_modes
 from autoopt.benchmark.switching import KeptState
 from autoopt.records import JsonDict
 
-_SECONDS = 120.0
-"""Reading a batch may take this long before it counts as hung."""
+HUNG = 120.0
+"""Seconds that reading a batch may take before it counts as hung."""
 
 
 class ChildFailed(Exception):  # noqa: N818
     """The forked measurement raised, died or took too long; the message says which."""
 
 
-def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
+def in_child(measure: Callable[[], JsonDict], timeout: float = HUNG) -> JsonDict:
     """Runs ``measure`` in a forked child with one compute thread and hands back its document.
 
     Raises:
@@ -40,7 +39,17 @@ def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
     """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(measure, theirs), daemon=False)
+
+    def child() -> None:
+        torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
+        try:
+            answer: tuple[str, Any] = ("answer", measure())
+        except Exception as error:
+            answer = ("error", f"{type(error).__name__}: {error}".split("\n")[0])
+        theirs.send(answer)
+        theirs.close()
+
+    process = context.Process(target=child, daemon=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
         process.start()
@@ -60,16 +69,6 @@ def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
     if kind == "error":
         raise ChildFailed(value)
     return dict(value)
-
-
-def _child(measure: Callable[[], JsonDict], connection: Connection) -> None:
-    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
-    try:
-        answer: tuple[str, Any] = ("answer", measure())
-    except Exception as error:
-        answer = ("error", f"{type(error).__name__}: {error}".split("\n")[0])
-    connection.send(answer)
-    connection.close()
 
 
 @contextmanager
@@ -153,7 +152,7 @@ def fresh_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 def nbytes(batch: Any) -> int:
     """Bytes of all tensors in a batch, however it is nested."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+    return sum(leaf.numel() * leaf.element_size() for leaf in tensor_leaves(batch))
 
 
 def cached_batches(training: LiveTraining, notes: list[str]) -> list[Any]:
@@ -166,7 +165,7 @@ def cached_batches(training: LiveTraining, notes: list[str]) -> list[Any]:
         return list(training.next())
     if training.device.kind == "cpu":
         try:
-            packed = in_child(lambda: {"batches": _packed(_read(training))}, timeout=_SECONDS)["batches"]
+            packed = in_child(lambda: {"batches": _packed(_read(training))})["batches"]
             return _unpacked(packed)
         except (ChildFailed, AttributeError, pickle.PickleError) as error:
             notes.append(f"the cached batch was read in the training process: {error}")
@@ -213,7 +212,7 @@ def doubled_batch(training: LiveTraining) -> Any | None:
         indices = fetch.indices() + fetch.indices()
         return {"batches": _packed([loader.collate_fn(fetch.samples(indices, 2 * fetch.size))])}
 
-    return training.to_device(_unpacked(in_child(read, timeout=_SECONDS)["batches"])[0])
+    return training.to_device(_unpacked(in_child(read)["batches"])[0])
 
 
 def _packed(batches: list[Any]) -> bytes:

@@ -61,27 +61,18 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
         found["copy"] = 0.0  # there is nothing to copy
     elif link:
         found["copy"] = batches / link
-    found |= _compute(timings, peaks)
+    both = fused_ceiling(timings.operators, peaks, timings.allowed_precisions)
+    if both is not None:
+        share = timings.operators_forward_share if timings.operators_forward_share is not None else 1 / 3
+        found["forward"] = both * share * timings.accumulation
+        found["backward"] = both * (1 - share) * timings.accumulation
+        if timings.evaluation_samples and timings.evaluate_every:  # at the forward's rate
+            each = both * share / timings.batch_size
+            found["evaluate"] = each * timings.evaluation_samples / timings.evaluate_every
     # where the machine is faster now than it was when its peaks were measured, these are none
     now, then = timings.reference, peaks.pace_seconds
     faster = min(1.0, now / then) if now and then else 1.0
     return {name: seconds * (1.0 if name in _OWN else faster) for name, seconds in found.items()}
-
-
-def _compute(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
-    """Forward and backward, and evaluation at the forward's rate."""
-    both = fused_ceiling(timings.operators, peaks, timings.allowed_precisions)
-    if both is None:
-        return {}
-    share = timings.operators_forward_share if timings.operators_forward_share is not None else 1 / 3
-    found = {
-        "forward": both * share * timings.accumulation,
-        "backward": both * (1 - share) * timings.accumulation,
-    }
-    if timings.evaluation_samples and timings.evaluate_every:
-        each = both * share / timings.batch_size
-        found["evaluate"] = each * timings.evaluation_samples / timings.evaluate_every
-    return found
 
 
 def ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> float | None:

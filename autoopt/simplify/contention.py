@@ -36,13 +36,13 @@ from autoopt.benchmark.warmup import ready_batches, run_block
 from autoopt.records import Contention, JsonDict
 from autoopt.simplify.batches import Fetch, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
-from autoopt.simplify.microbenchmarks import other_threads, ratios_by_threads, summary
+from autoopt.simplify.microbenchmarks import MOST, other_threads, ratios_by_threads, summary
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST, InputTimings, Overlap
 
 FEWEST_TURNS = 20
 """Turns below which a mean says nothing; what is so long that fewer fit the time_limit warms its own caches."""
-MOST_TURNS, HIGHEST_RATIO = 2000, 10.0
-"""More turns tell nothing new of a ratio, and one beyond that is a disturbance."""
+HIGHEST_RATIO = 10.0
+"""A ratio beyond that is a disturbance."""
 _SHORTEST_SLEEP = 5e-5
 """Seconds below which the kernel's timer is later than it sleeps."""
 _ROUNDS = 4
@@ -142,7 +142,7 @@ def ratio_after(
     again: list[float] = []
     call()
     end = now() + time_limit
-    while len(after) < 2 or (len(after) < MOST_TURNS and now() < end):
+    while len(after) < 2 or (len(after) < MOST and now() < end):
         other()
         for seconds in (after, again):
             start = clock()
@@ -261,11 +261,21 @@ class ForkedWorker:
     """
 
     def __init__(self, work: Callable[[], int]) -> None:
-        context = multiprocessing.get_context("fork")
+        context, parent = multiprocessing.get_context("fork"), os.getpid()
         self.counter: Any = context.Value("Q", 0, lock=False)
         self.gate = context.Event()
-        arguments = (work, self.counter, self.gate, os.getpid())
-        self.process = context.Process(target=_work, args=arguments, daemon=True)
+
+        def go_on() -> None:
+            torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
+            while os.getppid() == parent:
+                self.gate.wait(1.0)
+                while self.gate.is_set():
+                    try:
+                        self.counter.value += work()
+                    except Exception:  # of the user's dataset: it is reported where samples are measured alone
+                        return
+
+        self.process = context.Process(target=go_on, daemon=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
             self.process.start()
@@ -288,17 +298,6 @@ def rate_during(workers: list[ForkedWorker], meanwhile: Callable[[], Any]) -> tu
     return counted / wall / len(workers), found
 
 
-def _work(work: Callable[[], int], counter: Any, gate: Any, parent: int) -> None:
-    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
-    while os.getppid() == parent:
-        gate.wait(1.0)
-        while gate.is_set():
-            try:
-                counter.value += work()
-            except Exception:  # a dataset of the user's: its errors are reported where samples are measured alone
-                return
-
-
 def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = False) -> tuple[Overlap, ...]:
     """Seconds of a step fed by loader workers, by numbers of workers and compute threads; the CPU only.
 
@@ -313,7 +312,7 @@ def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = Fal
     fetch = Fetch(loader)
     if training.device.kind != "cpu" or fetch.iterable or loader.batch_sampler is None:
         return ()
-    indices = in_child(lambda: {"all": [fetch.indices() for _ in range(_SEQUENCE)]}, timeout=60.0)["all"]
+    indices = in_child(lambda: {"all": [fetch.indices() for _ in range(_SEQUENCE)]})["all"]
     threads = torch.get_num_threads()
     wanted = [
         pair for pair in fed_combinations(usable_cores(), threads, waits) if pair != (loader.num_workers, threads)

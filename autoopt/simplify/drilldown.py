@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
+from autoopt.benchmark.contents import tensor_leaves
 from autoopt.benchmark.facts import place_of
 from autoopt.benchmark.libraries import is_users
 from autoopt.benchmark.live import LiveTraining
@@ -163,7 +164,9 @@ def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> tup
         def stop(module: nn.Module, inputs: Any, output: Any) -> None:
             if begun:
                 forward[name] += now() - begun.pop()
-            outputs, before = _differentiable(output), _differentiable(inputs)
+            outputs, before = (
+                [tensor for tensor in tensor_leaves(each) if tensor.requires_grad] for each in (output, inputs)
+            )
             if not outputs or not before or outputs[0] is before[0]:
                 return
             mark: list[float] = []
@@ -196,10 +199,6 @@ def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> tup
             handle.remove()
     ahead, back = ({name: seconds / runs for name, seconds in table.items()} for table in (forward, backward))
     return ahead, back
-
-
-def _differentiable(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 def _path(model: nn.Module, seconds: dict[str, float], whole: float) -> tuple[Deeper, ...]:
@@ -283,16 +282,11 @@ def time_sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
     many = hasattr(fetch.dataset, "__getitems__")
     pending: list[Any] = []
     size = 1
-    walls: list[float] = []
-    cpus: list[float] = []
-    waits: list[float] = []
-    readings: list[float] = []
+    repeats: list[tuple[float, float, float, float]] = []
     reference = ReferenceSpeed()
     cold = None
     start = time.perf_counter()
-    while time.perf_counter() - start < time_limit or len(walls) < 2:
-        if len(walls) >= MOST:
-            break
+    while len(repeats) < 2 or (time.perf_counter() - start < time_limit and len(repeats) < MOST):
         while not fetch.iterable and len(pending) < size:
             pending += fetch.indices()
         if many:
@@ -308,10 +302,8 @@ def time_sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
             cold = wall / count
             size = max(1, min(256, int(2e-3 / max(cold, 1e-6))))
             continue
-        walls.append(wall / count)
-        cpus.append(cpu / count)
-        waits.append(wait / count)
-        readings.append(level)
+        repeats.append((wall / count, cpu / count, wait / count, level))
+    walls, cpus, waits, readings = map(list, zip(*repeats, strict=True))
     spread = statistics.stdev(walls) / statistics.fmean(walls) if len(walls) > 3 and size == 1 else None
     working = sensitivity(cpus, readings, SAMPLES)
     # a mean keeps rare slow samples, which a median forgets; trimmed, since bursts of the machine are not the dataset's
@@ -326,25 +318,23 @@ def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Tim
     """Seconds per micro-batch of the user's loader, which has no workers, when nobody uses the batches."""
     clone, reference = fresh_loader(loader), ReferenceSpeed()
     stream: Iterator[Any] = iter(())
-    walls: list[float] = []
-    cpus: list[float] = []
-    readings: list[float] = []
+    repeats: list[tuple[float, float, float]] = []
     start = time.perf_counter()
-    while len(walls) < 3 or (time.perf_counter() - start < time_limit and len(walls) < MOST):
+    while len(repeats) < 3 or (time.perf_counter() - start < time_limit and len(repeats) < MOST):
         before = reference.now()
         mark, spent = time.perf_counter(), time.thread_time()
         if next(stream, None) is not None:
-            walls.append(time.perf_counter() - mark)
-            cpus.append(time.thread_time() - spent)
-            readings.append((before + reference.now()) / 2)
+            wall, cpu = time.perf_counter() - mark, time.thread_time() - spent
+            repeats.append((wall, cpu, (before + reference.now()) / 2))
         else:  # the first batch of an epoch takes what starts it, too
             stream = iter(clone)
             next(stream, None)
         if time.perf_counter() - start > 4 * time_limit:
             break
-    if not walls:
+    if not repeats:
         notes.append("the loader alone was not measured: an epoch holds one batch")
         return None
+    walls, cpus, readings = map(list, zip(*repeats, strict=True))
     share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
     even = normalized(cpus, readings, sensitivity(cpus, readings, SAMPLES))
     return summary(walls, readings=readings, usual=SAMPLES * share, cpu_seconds=statistics.median(even))

@@ -31,16 +31,20 @@ _GRACE = 2.5
 
 def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
     """Every stage alone, within about ``seconds``; the training is left as it was."""
-    notes: list[str] = []
+    notes, inputs, loader = list[str](), InputTimings(), training.loader.loader
     with kept_random_state():
-        inputs = _inputs(training, seconds * 0.4, notes)
+        if not getattr(loader.dataset, "empty", False):
+            try:  # in a forked child: the dataset's caches and the loader's random numbers must stay as they are
+                found = in_child(lambda: measure_inputs(loader, seconds * 0.4).model_dump(), timeout=seconds * 4 + 30)
+                inputs = InputTimings.model_validate(found)
+            except ChildFailed as error:
+                notes.append(f"the input side was not measured: {error}")
         batches = cached_batches(training, notes)
         with restored(training):
             values = _compute(training, batches, inputs, seconds * 0.6, notes)
     own = training.evaluation_seconds
     if own:  # the first one starts what stays, such as workers and samples that are kept
         values["evaluate"] = Timing(seconds=fmean(own[1:] or own))
-    loader = training.loader.loader
     whole = loader.batch_size if training.shared is None else None  # of several processes each has its share
     return StageTimings(
         device=training.device.kind,
@@ -62,19 +66,6 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         notes=tuple(notes),
         **values,
     )
-
-
-def _inputs(training: LiveTraining, time_limit: float, notes: list[str]) -> InputTimings:
-    """The input side, in a forked child: the dataset's caches and the loader's random numbers must stay as they are."""
-    loader = training.loader.loader
-    if getattr(loader.dataset, "empty", False):
-        return InputTimings()
-    try:
-        found = in_child(lambda: measure_inputs(loader, time_limit).model_dump(), timeout=time_limit * 10 + 30)
-    except ChildFailed as error:
-        notes.append(f"the input side was not measured: {error}")
-        return InputTimings()
-    return InputTimings.model_validate(found)
 
 
 def _compute(

@@ -18,10 +18,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from autoopt.benchmark.contents import samples_of
+from autoopt.benchmark.contents import samples_of, tensor_leaves
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict, Operator
@@ -387,27 +386,27 @@ def ratios_by_threads(
 def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> JsonDict:
     """``compute_by_threads``: seconds of a whole step on cached batches by number of compute threads; the CPU only."""
     present, fewest = torch.get_num_threads(), 2 if measured.seconds < time_limit else 1
-    ratios = ratios_by_threads(lambda count: _with_threads(training, batches, count), time_limit, fewest=fewest)
+
+    def steps(threads: int) -> float:
+        """The median of a few; the first wakes the threads, and counts only where it is a long one."""
+        torch.set_num_threads(threads)
+        walls: list[float] = []
+        start = time.perf_counter()
+        while not walls or (len(walls) < 16 and time.perf_counter() - start < _TURN):
+            mark = time.perf_counter()
+            training.whole_step(batches)
+            walls.append(time.perf_counter() - mark)
+        return statistics.median(walls[1:] or walls)
+
+    ratios = ratios_by_threads(steps, time_limit, fewest=fewest)
     torch.set_num_threads(present)
     found = {threads: measured.seconds * statistics.median(each) for threads, each in ratios.items()}
     return {"compute_by_threads": {present: measured.seconds, **found}}
 
 
-def _with_threads(training: LiveTraining, batches: list[Any], threads: int) -> float:
-    """The median of a few steps with so many threads; the first wakes them, and counts only where it is a long one."""
-    torch.set_num_threads(threads)
-    walls: list[float] = []
-    start = time.perf_counter()
-    while not walls or (len(walls) < 16 and time.perf_counter() - start < _TURN):
-        mark = time.perf_counter()
-        training.whole_step(batches)
-        walls.append(time.perf_counter() - mark)
-    return statistics.median(walls[1:] or walls)
-
-
 def copies(training: LiveTraining, batch: Any, time_limit: float) -> JsonDict:
     """A host batch to the device, as the training moves it, and on CUDA the pinning of one."""
-    wait, tensors = training.device.synchronize, [x for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
+    wait, tensors = training.device.synchronize, tensor_leaves(batch)
     found: JsonDict = {"transfer": repeat(lambda: training.to_device(batch), time_limit * 0.6, wait=wait)}
     if training.device.kind == "cuda":
         found["pin"] = repeat(lambda: [tensor.pin_memory() for tensor in tensors], time_limit * 0.4)
@@ -459,13 +458,8 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
     total = 0
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if not parameter.requires_grad:
-                continue
-            size = parameter.numel() * parameter.element_size()
-            states = sum(
-                leaf.numel() * leaf.element_size()
-                for leaf in tree_leaves(optimizer.state.get(parameter, {}))
-                if isinstance(leaf, torch.Tensor) and leaf.numel() == parameter.numel()
-            )
-            total += 3 * size + 2 * states
+            if parameter.requires_grad:
+                held = tensor_leaves(optimizer.state.get(parameter, {}))
+                states = sum(state.nbytes for state in held if state.numel() == parameter.numel())
+                total += 3 * parameter.nbytes + 2 * states
     return total

@@ -83,8 +83,14 @@ def measure(device: torch.device, time_limit: float = 2.0) -> Peaks:
         warm(device)
     for _ in range(_ROUNDS):
         readings.append(reference.now())
-        with matmul_precision("highest"):  # whatever the user's code has set
-            _raise_rates(rates, device, time_limit * 0.12 / _ROUNDS)
+        best = max((rate for rate in rates.values() if rate), default=0.0)
+        for name in _TYPES:
+            known = rates.get(name)
+            if name in rates and (known is None or known < _HOPELESS * best):
+                continue
+            with matmul_precision("highest"):  # whatever the user's code has set
+                found = matmul_rate(device, name, time_limit * 0.12 / _ROUNDS)
+            rates[name] = max((rate for rate in (known, found) if rate), default=None)
         readings.append(reference.now())
         _raise_streams(by_size, device, time_limit * 0.02 / _ROUNDS)
         if on_device:
@@ -108,17 +114,6 @@ def measure(device: torch.device, time_limit: float = 2.0) -> Peaks:
         pace_seconds=min(readings),
         measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
-
-
-def _raise_rates(rates: dict[str, float | None], device: torch.device, time_limit: float) -> None:
-    """Another round of products: each precision's best so far; those far below the best of all only once."""
-    best = max((rate for rate in rates.values() if rate), default=0.0)
-    for name in ("fp32", "bf16", "fp16"):
-        known = rates.get(name)
-        if name in rates and (known is None or known < _HOPELESS * best):
-            continue
-        found = matmul_rate(device, name, time_limit)
-        rates[name] = max((rate for rate in (known, found) if rate), default=None)
 
 
 def _raise_streams(rates: dict[int, float], device: torch.device, time_limit: float) -> None:
@@ -170,18 +165,7 @@ def stream_rate(device: torch.device, size: int, time_limit: float) -> float:
     Args:
         size: bytes of both operands together.
     """
-    threads = torch.get_num_threads()
-    rates = [_stream(device, size, time_limit)]
-    if device.type == "cpu" and threads > 1:
-        try:
-            torch.set_num_threads(1)
-            rates.append(_stream(device, size, time_limit))
-        finally:
-            torch.set_num_threads(threads)
-    return max(rates)
-
-
-def _stream(device: torch.device, size: int, time_limit: float) -> float:
+    threads, rates = torch.get_num_threads(), list[float]()
     source = torch.ones(size // 8, device=device)
     target = torch.zeros_like(source)
     at_once = max(1, min(200, (1 << 22) // size))
@@ -194,8 +178,16 @@ def _stream(device: torch.device, size: int, time_limit: float) -> float:
         for _ in range(at_once):
             target.add_(source)
 
-    moved = size * at_once
-    return max(moved / shortest(copy, device, time_limit / 2), 1.5 * moved / shortest(add, device, time_limit / 2))
+    try:
+        for count in (threads, 1) if device.type == "cpu" and threads > 1 else (threads,):
+            torch.set_num_threads(count)
+            rates += (  # adding reads the target, too
+                moved * size * at_once / shortest(call, device, time_limit / 2)
+                for call, moved in ((copy, 1.0), (add, 1.5))
+            )
+    finally:
+        torch.set_num_threads(threads)
+    return max(rates)
 
 
 def copy_rates(device: torch.device) -> dict[str, float]:

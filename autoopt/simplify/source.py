@@ -1,4 +1,4 @@
-"""The user's own source: which files are theirs, seconds of their lines, operators of a step by their lines."""
+"""The user's own source: seconds of their lines, operators of a step by their lines, and where a thread is, sampled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import inspect
 import linecache
 import sys
+import threading
 import time
 import warnings
 from collections import Counter as Counts
@@ -20,9 +21,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from autoopt.benchmark.libraries import OWN, is_users
+from autoopt.benchmark.contents import tensor_leaves
+from autoopt.benchmark.libraries import OWN, TORCH, is_users
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.losses import history
 from autoopt.records import Deeper
 from autoopt.simplify.costly import Line
@@ -37,6 +39,14 @@ WORTH = 0.3
 """Of what is above it: a part that explains less ends the chain."""
 _OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
 """Parts of torch that ask for values of their own accord: an optimizer's count of steps, the norm of gradients."""
+EVERY = 0.004
+"""Seconds between two samples: some hundred a second tell a share of a step within some percent."""
+OTHERS = ("nn/modules/module.py", "utils/data/", "optim/", "autograd/")
+"""Parts of torch whose callees belong to another stage than the user's own line: model, loader, optimizer, backward."""
+AROUND = OTHERS[:2]
+"""Of these, those that call the user's functions: what is within a model or a dataset is theirs."""
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Functions to Python alone: to a reader, what they do belongs to the function around them."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +64,9 @@ class Function:
             if isinstance(node, ast.Call):
                 yield dotted(node.func), node
 
-    def loops(self) -> Iterator[ast.AST]:
+    def loops(self) -> Iterator[ast.stmt | ast.expr]:
+        """Loops and comprehensions."""
         return (node for node in ast.walk(self.tree) if isinstance(node, LOOPS))
-
-    def in_loop(self, line: int) -> bool:
-        """Whether a line lies in a loop's body or in a comprehension."""
-        return any(
-            node.lineno <= line <= (node.end_lineno or node.lineno)  # type: ignore[attr-defined]
-            for node in self.loops()
-        )
 
 
 def dotted(node: ast.AST) -> str:
@@ -73,6 +77,14 @@ def dotted(node: ast.AST) -> str:
         node = node.value
     head = node.id if isinstance(node, ast.Name) else ""
     return ".".join([head, *reversed(parts)]) if parts else head
+
+
+def tree_of(file: str) -> ast.Module:
+    """The source of a file; empty where the file was changed since, and is none."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ast.Module([], [])
 
 
 def function_of(thing: Any) -> Function | None:
@@ -86,11 +98,7 @@ def function_of(thing: Any) -> Function | None:
         return None
     if file is None or not is_users(file):
         return None
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # the file was changed since
-        return None
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
             names = tuple(each.arg for each in (*node.args.posonlyargs, *node.args.args))
@@ -306,36 +314,28 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         passed = time.perf_counter() - began
         name = str(getattr(func, "_overloadpacket", func)).removeprefix("aten.")
-        frame, seen = sys._getframe(1), self.seen
+        frame, seen, made = sys._getframe(1), self.seen, tensor_leaves(out)
         line = users_line(frame)
-        double = any(leaf.dtype == torch.float64 and leaf.dim() for leaf in _tensors(out))
+        double = any(leaf.dtype == torch.float64 and leaf.dim() for leaf in made)
         seen.double_total += double
         seen.double_seconds += passed * double
         if line is None:
             return out
         seen.operators[line] += 1
         seen.seconds[line] += passed
-        if self._fetches(name, out, args) and users_line(frame, itself=True) is not None:
+        taken, copies = {leaf.device.type for leaf in tensor_leaves(args)}, name in ("_to_copy", "copy_")
+        to_host = copies and self._device != "cpu" and any(leaf.device.type == "cpu" for leaf in made)
+        fetches = self._device in taken and (to_host or name in ("_local_scalar_dense", "nonzero", "item"))
+        if fetches and users_line(frame, itself=True) is not None:  # the host waits for values of the device
             seen.syncs[line] += 1
             seen.waited[line] += passed
         if double:
             seen.doubles[line] += 1
-        if name == "_to_copy" or (name == "copy_" and len({leaf.device.type for leaf in _tensors(args)}) > 1):
+        if name == "_to_copy" or (copies and len(taken) > 1):
             seen.copies[line] += 1
             seen.copied[line] += passed
-            seen.copied_bytes[line] += sum(leaf.numel() * leaf.element_size() for leaf in _tensors(out))
+            seen.copied_bytes[line] += sum(leaf.numel() * leaf.element_size() for leaf in made)
         return out
-
-    def _fetches(self, name: str, out: Any, args: Any) -> bool:
-        """Whether the host waits for values of the device."""
-        if not any(leaf.device.type == self._device for leaf in _tensors(args)):
-            return False
-        to_host = self._device != "cpu" and any(leaf.device.type == "cpu" for leaf in _tensors(out))
-        return name in ("_local_scalar_dense", "nonzero", "item") or (name in ("_to_copy", "copy_") and to_host)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def users_line(frame: FrameType | None, *, itself: bool = False) -> Line | None:
@@ -401,7 +401,7 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
             one = seen.setdefault(name, Unused(name, None))
             one.seconds += time.perf_counter() - began[name]
             one.line = one.line or users_line(sys._getframe(1))
-            tensors[name] += _tensors(made)
+            tensors[name] += tensor_leaves(made)
 
         handles.extend([module.register_forward_pre_hook(begin), module.register_forward_hook(end)])
 
@@ -414,9 +414,103 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
         for handle in handles:
             handle.remove()
     reached = set(history(loss))
-    names = set()
-    for name, made in tensors.items():
-        nodes = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
-        if nodes and not any(node in reached for node in nodes):
-            names.add(name)
+    graphs = {name: {tensor.grad_fn for tensor in made} - {None} for name, made in tensors.items()}
+    names = {name for name, nodes in graphs.items() if nodes and nodes.isdisjoint(reached)}
     return [seen[name] for name in seen if name in names and not any(name.startswith(f"{o}.") for o in names)]
+
+
+# where a thread is, sampled
+
+
+@dataclass
+class Samples:
+    """Samples of one thread.
+
+    Attributes:
+        total: all of them.
+        own: those in the user's own Python, by its code and line.
+        loops: codes and lines that begin a backward pass, or step an optimizer: the training loop's.
+    """
+
+    total: int = 0
+    own: Counts[tuple[CodeType, int]] = field(default_factory=Counts)
+    loops: set[tuple[CodeType, int]] = field(default_factory=set)
+
+    def see(self, frame: FrameType | None) -> None:
+        """One sample: the innermost frame of the thread."""
+        self.total += 1
+        inner: str | None = None
+        while frame is not None and not is_users(frame.f_code.co_filename):
+            inner = inner or _part(frame.f_code.co_filename)
+            frame = frame.f_back
+        if frame is None:
+            return
+        line = frame.f_lineno
+        while frame.f_code.co_name in COMPREHENSIONS and frame.f_back is not None:
+            frame = frame.f_back
+        place = frame.f_code, line
+        if inner is not None:
+            if inner not in AROUND:
+                self.loops.add(place)
+            return
+        while (frame := frame.f_back) is not None:
+            if _part(frame.f_code.co_filename) in AROUND:
+                return
+        self.own[place] += 1
+
+    def functions(self) -> Iterator[tuple[str, str, int, float]]:
+        """Name, file, hottest line and share of a step of the user's functions, the largest share first.
+
+        Of the function that holds the training loop only loops within it count: its other lines are single operations.
+        """
+        training: dict[CodeType, set[int]] = {}
+        for code, line in self.loops:
+            training.setdefault(code, set()).add(line)
+        inner = {code: _loops_without(code, lines) for code, lines in training.items()}
+        found: dict[CodeType, Counts[int]] = {}
+        for (code, line), count in self.own.items():
+            if code not in inner or any(line in loop for loop in inner[code]):
+                found.setdefault(code, Counts())[line] += count
+        for code, lines in sorted(found.items(), key=lambda item: -item[1].total()):
+            name = f"a loop in {code.co_name}" if code in training else code.co_name
+            yield name, code.co_filename, lines.most_common(1)[0][0], lines.total() / max(self.total, 1)
+
+
+def _part(file: str) -> str | None:
+    """The part of torch that a file belongs to; None of another one."""
+    at = next((len(folder) for folder in TORCH if file.startswith(folder)), None)
+    return None if at is None else next((part for part in OTHERS if file.startswith(part, at)), None)
+
+
+def _loops_without(code: CodeType, trained: set[int]) -> list[range]:
+    """Lines of the loops of a function's file that hold none of the training loop's own lines."""
+    loops = (node for node in ast.walk(tree_of(code.co_filename)) if isinstance(node, (ast.For, ast.While)))
+    spans = (range(node.body[0].lineno, (node.end_lineno or 0) + 1) for node in loops)
+    return [span for span in spans if not any(line in span for line in trained)]
+
+
+class Sampler:
+    """Samples the thread that trains from another one, as long as it is open.
+
+    Args:
+        training: whose thread it is; it is not sampled while it evaluates.
+    """
+
+    def __init__(self, training: LiveTraining) -> None:
+        self.samples = Samples()
+        self._training, self._over = training, threading.Event()
+        self._number = training.do(threading.get_ident)
+        self._thread = threading.Thread(target=self._sample, name="samples", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._over.wait(EVERY):
+            if not self._training.evaluates:
+                self.samples.see(sys._current_frames().get(self._number))

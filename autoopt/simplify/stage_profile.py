@@ -73,7 +73,7 @@ class StageProfile(Record):
     could not be measured, and why. ``communication``: messages of several processes. ``monitor``: means over a block of
     a CUDA device (``autoopt.benchmark.environment``); ``joules_per_step``: its energy; ``other_users``: other processes
     on it; ``foreign_cores``: how many cores other programs used, on average, while block and stages were measured;
-    ``own``: functions of the user's outside of the model's (``simplify.own_code``).
+    ``own``: functions of the user's outside of the model's (``simplify.source``).
     """
 
     plan: Plan
@@ -198,6 +198,10 @@ def profile_stages(
             by_threads = [{**step, "seconds": usual * step["seconds"]} for step in steps]
             timings["overlaps"] = [*timings.get("overlaps", ()), *by_threads]
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
+        foreign: float | None = None
+        if after:
+            first, last = (CpuTimes(own=seen["own"], busy=seen["busy"]) for seen in (before, after))
+            foreign = foreign_cores(first, last, after["at"] - before["at"])
         asked = {"strategies": asking, "seconds": trying}
         inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", of_plan=STAGES_STEPS, **asked)
         monitored: JsonDict = {}
@@ -216,7 +220,7 @@ def profile_stages(
             monitor=monitored.get("monitor", {}),
             joules_per_step=None if energy is None else float(energy) / int(monitored["block"]["steps"]),
             other_users=tuple(monitored.get("other_users", ())),
-            foreign_cores=_foreign_cores(before, after),
+            foreign_cores=foreign,
         )
         on_profile(seen)
         advice: JsonDict = {}
@@ -249,14 +253,6 @@ class _Tasks:
         except TrialFailed as failure:
             self.missing.append(f"{what}: {failure.reason}")
             return {}
-
-
-def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:
-    """Cores that others used between two readings of the trial's process; None where one of them failed."""
-    if not before or not after:
-        return None
-    first, last = (CpuTimes(own=seen["own"], busy=seen["busy"]) for seen in (before, after))
-    return foreign_cores(first, last, after["at"] - before["at"])
 
 
 def least_doubtful(measure: Callable[[], Measured], doubt: Callable[[Measured], float]) -> Measured:

@@ -7,14 +7,16 @@ from typing import Any
 from autoopt.benchmark.distributed.step import measure_communication
 from autoopt.benchmark.live import drives
 from autoopt.benchmark.seeding import kept_random_state
-from autoopt.records import JsonDict
+from autoopt.benchmark.warmup import run_block
+from autoopt.records import Deeper, JsonDict
 from autoopt.simplify.advise import advise_training
 from autoopt.simplify.batches import cached_batches, restored
 from autoopt.simplify.contention import steps_by_threads
+from autoopt.simplify.costly import LEAST
 from autoopt.simplify.drift import running_block
 from autoopt.simplify.measure import measure_training
-from autoopt.simplify.own_code import own_functions
 from autoopt.simplify.peaks import measured_peaks
+from autoopt.simplify.source import Sampler
 from autoopt.simplify.stage_timings import StageTimings
 
 
@@ -45,7 +47,13 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
 @drives
 def own_code(live: Any, seconds: float, min_steps: int = 1) -> JsonDict:
     """``functions`` (``records.Deeper``) of the user's that take a share of a step outside of the model."""
-    return {"functions": [one.model_dump() for one in own_functions(live.training, seconds, min_steps)]}
+    with Sampler(live.training) as sampler:
+        block = run_block(live.training, lambda done, passed: done >= min_steps and passed >= seconds)
+    step, found = block.seconds / max(block.steps, 1), list[Deeper]()
+    for name, file, line, share in sampler.samples.functions():
+        if share >= LEAST:
+            found.append(Deeper(name=name, kind="line", seconds=share * step, file=file, line=line))
+    return {"functions": [one.model_dump() for one in found]}
 
 
 @drives

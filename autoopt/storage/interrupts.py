@@ -36,15 +36,18 @@ class Interrupts:
     """Answers signals while a run is going on.
 
     The first SIGINT sets ``stopping`` and calls ``on_first``; the second raises ``KeyboardInterrupt`` in
-    the main thread, as does the first SIGTERM or SIGHUP. The loop then writes a partial result from what it
+    the main thread, as does the first of those that stop at once. The loop then writes a partial result from what it
     has: while ``shielded()``, further signals are only remembered.
 
     Args:
         on_first: called once, from the signal's handler: a word to the user.
+        at_once: signals whose sender does not wait.
     """
 
-    def __init__(self, on_first: Callable[[], object] = lambda: None) -> None:
-        self._on_first = on_first
+    def __init__(
+        self, on_first: Callable[[], object] = lambda: None, *, at_once: tuple[signal.Signals, ...] = _AT_ONCE
+    ) -> None:
+        self._on_first, self._at_once = on_first, at_once
         self._handled = contextlib.ExitStack()
         self._shielded = False
         self._stopping = False
@@ -74,7 +77,7 @@ class Interrupts:
         self._stopping = True
         if self._shielded:
             return
-        if number in _AT_ONCE or again:
+        if number in self._at_once or again:
             name = signal.Signals(number).name
             raise KeyboardInterrupt(f"stopped by {name}")  # no Exception: guards around plugins let it through
         with contextlib.suppress(OSError):

@@ -12,11 +12,19 @@ import fcntl
 import json
 import os
 import zlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
 from autoopt.records import SCHEMA_VERSION, JsonDict
+from autoopt.records.writing import sync_folder
+
+
+def now() -> str:
+    """The present time as documents have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
 
 _BEGINS = f'{{"schema_version":{SCHEMA_VERSION},"sequence":'.encode()
 
@@ -120,12 +128,8 @@ class Journal:
             if self._size < len(data):
                 os.ftruncate(self._file, self._size)
                 os.fsync(self._file)
-            with contextlib.suppress(OSError):  # a new file survives a power loss only when its folder is on disk, too
-                folder = os.open(path.parent, os.O_RDONLY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
+            with contextlib.suppress(OSError):
+                sync_folder(path.parent)
         except BaseException:
             os.close(self._file)
             raise

@@ -8,7 +8,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -18,6 +17,7 @@ from autoopt.events import Event, RunEnded, Stopped, TrialProgress
 from autoopt.records import JsonDict, Record, ValidationError
 from autoopt.storage.fingerprint import differences
 from autoopt.storage.journal import Journal
+from autoopt.storage.journal import now as present
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.tree import oom_kills
 
@@ -124,7 +124,7 @@ class Run:
                     "type": "run",
                     "at": 0.0,
                     "autoopt_version": autoopt.__version__,
-                    "created": _now(),
+                    "created": present(),
                     "fingerprint": fingerprint,
                     "options": options_document,
                 }
@@ -164,7 +164,7 @@ class Run:
                 f"{self.directory.path} was measured with something else: {'; '.join(changed)}",
                 hint="measurements of the two must not be mixed; start again, or add --accept-changed to do so",
             )
-        self._append({"type": "resumed", "wall": _now(), "changed": changed, "fingerprint": fingerprint})
+        self._append({"type": "resumed", "wall": present(), "changed": changed, "fingerprint": fingerprint})
         if changed:
             self.fingerprint = fingerprint
         return changed
@@ -369,10 +369,6 @@ def machine() -> JsonDict:
     except OSError:
         boot = None
     return {"boot": boot, "oom_kills": oom_kills()}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class RunClock:

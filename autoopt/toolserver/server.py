@@ -20,7 +20,7 @@ from autoopt.errors import AutooptError
 from autoopt.options.duration import parse_duration
 from autoopt.records import Change, JsonDict, PlanDocument, Profile
 from autoopt.records.comparing import Compared
-from autoopt.records.reading import RESULT_FILE, read_document, read_result
+from autoopt.records.reading import PROFILE_FILE, RESULT_FILE, read_document, read_result
 from autoopt.toolserver import answers
 from autoopt.toolserver.commands import Commands, Report
 from autoopt.toolserver.workspace import Workspace
@@ -32,7 +32,6 @@ they are now) against a baseline and is never passed by chance: "undecided" is n
 edits, in a minute each: keep, discard, undecided or refused; apply puts changes on the script's files, and takes them
 off again with revert. Calls take as long as their budget; they report progress and can be cancelled."""
 
-_PROFILE = "profile.json"
 P = ParamSpec("P")
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
@@ -190,7 +189,7 @@ class _Tools:
 
     def _profile(self, run: str) -> Profile:
         folder = self._workspace.existing(run)
-        return read_document(folder / _PROFILE if folder.is_dir() else folder, Profile)
+        return read_document(folder / PROFILE_FILE if folder.is_dir() else folder, Profile)
 
     def _plan(self, changes: list[Change], folder: Path | None = None) -> Path:
         """A file with these changes, named by what they are, so that the same ones are found again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
@@ -13,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -32,13 +30,14 @@ from autoopt.errors import DocumentError, TrialFailed
 from autoopt.loading import importing, validation
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, JsonDict, Plan, Record
-from autoopt.records.writing import replacing, writing
+from autoopt.records.writing import replacing, sync_folder, writing
 from autoopt.registry import Registry, load_strategies
-from autoopt.storage.interrupts import handled
+from autoopt.storage.interrupts import Interrupts
 from autoopt.workload import Target
 
 CHECKPOINT = "checkpoint.pt"
 _ARRAY = "numpy array"
+_STOPPING = b"\nsaving a checkpoint after this step; again: stops at once, the last checkpoint stays\n"
 _LOOKED_AT_EVERY = 20
 """Steps between readings of the loss: each reading waits for the device."""
 
@@ -78,7 +77,7 @@ class _Run:
     interval: float
     clock: Callable[[], float]
     on_progress: Callable[[Progress], None]
-    on_stopping: Callable[[], None] = lambda: None
+    on_stopping: Callable[[], object] = lambda: None
     points: list[CurvePoint] = field(default_factory=list)
     before: float = 0.0
     resumed_from: int | None = None
@@ -134,7 +133,10 @@ class _Run:
         if self._reached():
             return "target"
         training = self.training
-        with stopping(self.on_stopping) as stopped:
+        # The first signal breaks off no step: half a one could not be gone on from. Loader workers that are forked
+        # inherit this, and outlive the Ctrl-C that reaches them, too.
+        with Interrupts(self.on_stopping, at_once=()) as interrupts:
+            stopped = interrupts.stopping
             while training.steps < training.total_steps:
                 place = training.batch_iterator.state_dict()
                 try:
@@ -208,7 +210,7 @@ def train(
     target: float | None = None,
     price_per_hour: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    on_stopping: Callable[[], None] = lambda: None,
+    on_stopping: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Trained:
     """Trains a workload with a plan, on from the checkpoint where there is one, to the target or the planned end.
@@ -303,10 +305,6 @@ def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[An
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")) or "run"
     out = options.out or Path("autoopt-runs") / f"train-{name}"
 
-    def say_stopping() -> None:
-        with contextlib.suppress(OSError):
-            os.write(2, b"\nsaving a checkpoint after this step; again: stops at once, the last checkpoint stays\n")
-
     with shown(spec, quiet=options.quiet or os.environ.get("RANK", "0") != "0") as show:
         every = [show, *listeners]
 
@@ -324,30 +322,8 @@ def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[An
             target=options.target,
             price_per_hour=options.price,
             on_progress=tell,
-            on_stopping=say_stopping,
+            on_stopping=lambda: os.write(2, _STOPPING),
         )
-
-
-@contextlib.contextmanager
-def stopping(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Yields what shows whether a signal has come. Signals that were ignored (``nohup``) stay so.
-
-    A step is never broken off by the first: half a step could not be gone on from. Loader workers that are
-    forked inherit this, and outlive the Ctrl-C that reaches them, too. The second raises ``KeyboardInterrupt``.
-
-    Args:
-        on_first: called from the signal's handler: a word to the user.
-    """
-    came: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        if len(came) > 1:
-            raise KeyboardInterrupt
-        on_first()
-
-    with handled(handle):
-        yield lambda: bool(came)
 
 
 class Progress(Record):
@@ -406,11 +382,7 @@ def write_checkpoint(path: Path, state: JsonDict) -> None:
     with writing(path, "the checkpoint"):
         with replacing(path) as file:
             torch.save(_plain(state), file)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
 
 
 def read_checkpoint(path: Path) -> JsonDict:

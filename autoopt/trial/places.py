@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.trial.parent import Launcher
@@ -32,18 +32,8 @@ class Place:
     devices: str | None = None
 
 
-class Workers(Protocol):
-    """Fills places with jobs, in the order in which they are handed in."""
-
-    def submit(self, job: Callable[[int], T]) -> Future[T]:
-        """Runs ``job(place)`` as soon as a place is free, which is known from its number."""
-
-    def close(self, wait: bool = True) -> None:
-        """Drops the jobs that were not begun, and waits for the others."""
-
-
-class ThreadWorkers:
-    """Workers that wait for their trials, each in a thread of its own."""
+class Workers:
+    """Fills places with jobs, in the order in which they are handed in; each waits in a thread of its own."""
 
     def __init__(self, places: int) -> None:
         self._pool = ThreadPoolExecutor(places, thread_name_prefix="autoopt-place")
@@ -52,6 +42,8 @@ class ThreadWorkers:
             self._free.put(number)
 
     def submit(self, job: Callable[[int], T]) -> Future[T]:
+        """Runs ``job(place)`` as soon as a place is free, which is known from its number."""
+
         def run() -> T:
             place = self._free.get()
             try:
@@ -62,6 +54,7 @@ class ThreadWorkers:
         return self._pool.submit(run)
 
     def close(self, wait: bool = True) -> None:
+        """Drops the jobs that were not begun, and waits for the others."""
         self._pool.shutdown(wait=wait, cancel_futures=True)
 
 

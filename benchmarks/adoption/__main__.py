@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -23,10 +22,9 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.storage.journal import read_journal
-from benchmarks.documents import RESULTS, load, parser_of, record
-from benchmarks.whole_runs.figures import ratio
+from benchmarks.adoption import in_turns
+from benchmarks.documents import RESULTS, dumped, load, parser_of, record
 
-ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("optimize", "script", "verify", "own_trainer")
 EXAMPLES: dict[str, dict[str, Any]] = {
     "photos": {},
@@ -57,15 +55,12 @@ def main() -> None:
                 print(name, stage, json.dumps(found), flush=True)
 
 
-def _run(words: list[str], *, code: tuple[int, ...] = (0,)) -> str:
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+def _run(*words: str, code: tuple[int, ...] = (0,)) -> str:
+    """What an interpreter prints with these words."""
+    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode not in code:
-        raise SystemExit(f"{' '.join(words)} ended with {done.returncode}")
+        raise SystemExit(f"python {' '.join(words)} ended with {done.returncode}")
     return done.stdout
-
-
-def _autoopt(*words: str, code: tuple[int, ...] = (0,)) -> str:
-    return _run([sys.executable, "-m", "autoopt", *words], code=code)
 
 
 def _directory(name: str, options: argparse.Namespace) -> Path:
@@ -80,24 +75,20 @@ def optimize(name: str, options: argparse.Namespace) -> dict[str, Any]:
         number = next(n for n in range(1, 1000) if not where.with_name(f"{name}-{n}").exists())
         where.rename(where.with_name(f"{name}-{number}"))
     words = ["--budget", options.budget, "--out", str(where), "--json", *EXAMPLES[name].get("options", [])]
-    _autoopt("optimize", f"examples/{name}.py:build", *words)
+    _run("-m", "autoopt", "optimize", f"examples/{name}.py:build", *words)
     result = read_result(where)
     return {
         "budget": options.budget,
         "plan": [change.model_dump() for change in result.best.plan.changes],
         "seconds": result.seconds,
-        "throughput": _plain(result.speedup.throughput),
-        "time_to_target": _plain(result.speedup.time_to_target),
+        "throughput": dumped(result.speedup.throughput),
+        "time_to_target": dumped(result.speedup.time_to_target),
         "end_to_end_verified": result.speedup.end_to_end_verified,
         "noise": result.noise.model_dump(),
         "torch": result.environment.torch,
         "cpu": result.environment.cpu,
         "cores": result.environment.cores,
     }
-
-
-def _plain(estimate: Any) -> Any:
-    return None if estimate is None else estimate.model_dump()
 
 
 def scripts(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -109,12 +100,7 @@ def scripts(name: str, options: argparse.Namespace) -> dict[str, Any]:
         text = script(result.workload.spec, result.baseline.plan, registry, facts=_facts(_directory(name, options)))
         plain.write_text(text, encoding="utf-8")
         sides = {"plain": plain, "optimized": _directory(name, options) / "optimized_train.py"}
-        rows = []
-        for number in range(options.pairs):
-            order = list(sides) if number % 2 == 0 else list(sides)[::-1]
-            rows.append({side: _trained(sides[side], number, result.objective.target) for side in order})
-    logs = [math.log(row["plain"]["seconds"] / row["optimized"]["seconds"]) for row in rows]
-    return {"speedup": ratio(logs), "pairs": rows}
+        return in_turns(options.pairs, lambda side, seed: _trained(sides[side], seed, result.objective.target))
 
 
 def _facts(directory: Path) -> WorkloadFacts:
@@ -127,8 +113,8 @@ def _facts(directory: Path) -> WorkloadFacts:
 
 def _trained(path: Path, seed: int, target: float | None) -> dict[str, Any]:
     """One run of a script; the last lines that it prints are what it came to."""
-    words = [sys.executable, str(path), "--seed", str(seed), *(["--target", str(target)] if target is not None else [])]
-    lines = _run(words).strip().splitlines()
+    words = [str(path), "--seed", str(seed), *(["--target", str(target)] if target is not None else [])]
+    lines = _run(*words).strip().splitlines()
     reported = lines[-1].split()  # "120 steps in 4.5 s, last loss 0.2"
     return {
         "steps": int(reported[0]),
@@ -139,8 +125,8 @@ def _trained(path: Path, seed: int, target: float | None) -> dict[str, Any]:
 
 def verify(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """``autoopt verify``: the script's steps against the baseline's, beside what was reported."""
-    words = ["--budget", f"{options.seconds:.0f}s", "--json"]
-    found: dict[str, Any] = json.loads(_autoopt("verify", str(_directory(name, options)), *words, code=(0, 1)))
+    words = ["verify", str(_directory(name, options)), "--budget", f"{options.seconds:.0f}s", "--json"]
+    found: dict[str, Any] = json.loads(_run("-m", "autoopt", *words, code=(0, 1)))
     return found
 
 
@@ -150,8 +136,9 @@ def own(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
     if target is None:
         return None
     words = [str(_directory(name, options)), "--to", target, "--seconds", str(options.seconds)]
-    command = [sys.executable, "-m", "benchmarks.adoption.own_trainer", *words, "--whole", str(options.pairs)]
-    found: dict[str, Any] = json.loads(_run(command))
+    found: dict[str, Any] = json.loads(
+        _run("-m", "benchmarks.adoption.own_trainer", *words, "--whole", str(options.pairs))
+    )
     return found
 
 

@@ -32,12 +32,11 @@ from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
-from benchmarks.documents import parser_of
+from benchmarks.adoption import in_turns
+from benchmarks.documents import ROOT, parser_of
 from benchmarks.sides import SideArm
-from benchmarks.whole_runs.figures import ratio
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 SIDE = "benchmarks.adoption.own_trainer_side"
 START_SECONDS = 300.0
 
@@ -107,18 +106,16 @@ def steps(result: Result, seconds: float, logs: Path) -> dict[str, Any]:
 
 def whole(result: Result, pairs: int) -> dict[str, Any]:
     """Whole trainings by the Trainer's own loop to its own end, in pairs of fresh processes."""
-    rows = []
-    for number in range(pairs):
-        row: dict[str, Any] = {}
-        for side in ("plain", "optimized") if number % 2 == 0 else ("optimized", "plain"):
-            words = [sys.executable, str(HERE / "own_trainer_side.py"), result.workload.spec, side, str(number)]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"the {side} training failed:\n{done.stderr[-2000:]}")
-            row[side] = json.loads(done.stdout.splitlines()[-1])
-        rows.append(row)
-    logs = [float(np.log(row["plain"]["seconds"] / row["optimized"]["seconds"])) for row in rows]
-    return {"speedup": ratio(logs), "pairs": rows}
+
+    def run(side: str, seed: int) -> dict[str, Any]:
+        words = [sys.executable, str(HERE / "own_trainer_side.py"), result.workload.spec, side, str(seed)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"the {side} training failed:\n{done.stderr[-2000:]}")
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    return in_turns(pairs, run)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ from autoopt.records.comparing import Requirement
 from autoopt.script.command import parse
 from autoopt_reports import compared
 from benchmarks.asks import git
+from benchmarks.documents import ROOT
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_photos.py"
+EXAMPLE = ROOT / "examples" / "train_photos.py"
 COMMAND = parse("train_photos.py --epochs 40")
 KEPT = (
     (

@@ -10,15 +10,13 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.documents import RESULTS, environment, parser_of, save
+from benchmarks.documents import RESULTS, ROOT, environment, parser_of, save
 from benchmarks.whole_runs.figures import ratio
 
-ROOT = Path(__file__).parents[2]
 WORKLOAD = Path(__file__).parent / "workload.py"
 ENDING = 8.0
 """Seconds in which the last pair's blocks and processes come to their end."""
@@ -41,11 +39,12 @@ def by_hand(processes: int, seconds: float) -> float:
     return found["samples_per_second"]
 
 
-def ratio_by_hand(seconds: float, clock: Any = time.monotonic) -> dict[str, Any]:
+def ratio_by_hand(seconds: float) -> dict[str, Any]:
     """Two processes over one, run by run in turns, with a t interval of the mean log-ratio.
 
     A further pair of runs is not begun that would not end in time, but three there are.
     """
+    clock = time.monotonic
     end, logs, longest = clock() + seconds, [], 0.0
     while clock() + longest < end or len(logs) < 3:
         began = clock()
@@ -61,17 +60,12 @@ def ratio_by_autoopt(seconds: float) -> dict[str, Any]:
     import numpy as np
 
     from autoopt.records import Change, Plan
-    from autoopt.records.protocol import TrialSpec
-    from autoopt.registry import load_strategies
     from autoopt.search.compare.comparison import Rule
     from autoopt.search.compare.contest import compare
-    from autoopt.search.trial_runner import TrialRunner
-    from autoopt.trial.parent import Launcher
+    from benchmarks.runners import runner_of
 
     two = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
-    spec = TrialSpec(workload=f"{WORKLOAD}:build", directory=str(ROOT), search_path=(str(ROOT),))
-    with tempfile.TemporaryDirectory() as folder, Launcher() as launcher:
-        runner = TrialRunner(launcher, spec, load_strategies(), Path(folder))
+    with runner_of(f"{WORKLOAD}:build") as runner:
         rule = Rule(min_gain=0.01, max_seconds=seconds, until_error=0.01)
         rng = np.random.default_rng(0)
         end = time.monotonic() + seconds

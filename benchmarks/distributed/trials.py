@@ -25,11 +25,10 @@ from typing import Any
 
 from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
-from autoopt.trial.places import Place, ThreadWorkers, places_of
+from autoopt.trial.places import Place, Workers, places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
-from benchmarks.documents import RESULTS, parser_of, record
+from benchmarks.documents import RESULTS, ROOT, parser_of, record
 
-ROOT = Path(__file__).parents[2]
 LIVE = "benchmarks.distributed.sleeper:Sleeper"
 SLEEP = "benchmarks.distributed.sleeper:sleep"
 
@@ -75,7 +74,7 @@ def measured(
             if fresh:
                 live.pop(place).close()
 
-    workers, before = ThreadWorkers(len(where)), time.perf_counter()
+    workers, before = Workers(len(where)), time.perf_counter()
     with contextlib.ExitStack() as held:
         for place in where:
             held.enter_context(place.launcher.held())

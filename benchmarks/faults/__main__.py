@@ -87,35 +87,24 @@ def _knobs(fault: Fault) -> Iterator[None]:
         os.environ.update(saved)
 
 
-@dataclass(frozen=True)
-class _Things:
-    processes: frozenset[int]
-    shared: frozenset[str]
-    files: frozenset[str]
+def _things() -> set[str]:
+    """Processes but the fork server, shared memory and temporary files that there are."""
+    folder = tempfile.gettempdir()
+    children = (child.pid for child in psutil.Process().children(recursive=True))
+    files = (name for name in os.listdir(folder) if name.startswith(("autoopt-", "pymp-")))
+    return {
+        *(f"process {pid}" for pid in children if not _is_server(pid)),
+        *(f"/dev/shm/{name}" for name in shared.names()),
+        *(f"{folder}/{name}" for name in files),
+    }
 
 
-def _things() -> _Things:
-    me = psutil.Process()
-    return _Things(
-        frozenset(child.pid for child in me.children(recursive=True)),
-        frozenset(shared.names()),
-        frozenset(name for name in os.listdir(tempfile.gettempdir()) if name.startswith(("autoopt-", "pymp-"))),
-    )
-
-
-def _left(before: _Things) -> tuple[str, ...]:
+def _left(before: set[str]) -> tuple[str, ...]:
     """Things that have come since; they get a moment, since others on the machine make things of the same kinds."""
     deadline = time.monotonic() + 5.0
-    while True:
-        now = _things()
-        left = (
-            *(f"process {pid}" for pid in now.processes - before.processes if not _is_server(pid)),
-            *(f"/dev/shm/{name}" for name in now.shared - before.shared),
-            *(f"{tempfile.gettempdir()}/{name}" for name in now.files - before.files),
-        )
-        if not left or time.monotonic() > deadline:
-            return left
+    while (left := _things() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
+    return tuple(sorted(left))
 
 
 def _is_server(pid: int) -> bool:

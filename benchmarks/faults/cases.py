@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-WORKLOADS = Path(__file__).resolve().parents[2] / "tests" / "workloads"
+from benchmarks.documents import ROOT
+
+WORKLOADS = ROOT / "tests" / "workloads"
 TINY = f"{WORKLOADS / 'tiny.py'}:build"
 FAULTY_IMPORT = f"{WORKLOADS / 'faulty_import.py'}:build"
 

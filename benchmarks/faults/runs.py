@@ -19,8 +19,8 @@ import psutil
 from autoopt.errors import AutooptError
 from autoopt.records import JsonDict, Result
 from autoopt.storage.journal import read_journal
+from benchmarks.documents import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = str(ROOT / "tests" / "workloads" / "tiny.py") + ":build"
 PATIENCE = 240.0
 STEPS = "0.002"
@@ -220,9 +220,8 @@ def occupied(folder: Path) -> Outcome:
     first.signal(signal.SIGTERM)
     first.end()
     outcome = judge("a second run into the same directory", second, 2)
-    return Outcome(
-        outcome.fault, second.code, outcome.told, (*outcome.wrong, *judge("", third, 2).wrong), second.seconds
-    )
+    outcome.wrong += judge("", third, 2).wrong
+    return outcome
 
 
 def read_only(folder: Path) -> Outcome:
@@ -240,13 +239,8 @@ def changed_code(folder: Path) -> Outcome:
     refused = Command("resume", str(out), "--quiet", folder=folder).end()
     accepted = Command("resume", str(out), "--quiet", "--accept-changed", folder=folder)
     outcome = judge("resumed with changed code", refused, 2)
-    return Outcome(
-        outcome.fault,
-        refused.code,
-        outcome.told,
-        (*outcome.wrong, *judge("", accepted.end(), 0, partial=out).wrong),
-        refused.seconds,
-    )
+    outcome.wrong += judge("", accepted.end(), 0, partial=out).wrong
+    return outcome
 
 
 def full_disk(folder: Path) -> Outcome | None:
@@ -264,12 +258,11 @@ def full_disk(folder: Path) -> Outcome | None:
                     pass
             except OSError:
                 pass
-        ran = command.end()
-        outcome = judge("disk full", ran, 4)
+        outcome = judge("disk full", command.end(), 4)
         filler.unlink()
         resumed = Command("resume", str(out), "--quiet", folder=folder, TINY_SLOW=STEPS).end()
-        wrong = (*outcome.wrong, *judge("", resumed, 0, partial=out).wrong)
-        return Outcome(outcome.fault, ran.code, outcome.told, wrong, ran.seconds)
+        outcome.wrong += judge("", resumed, 0, partial=out).wrong
+        return outcome
 
 
 @contextmanager

@@ -41,20 +41,18 @@ def render(document: dict[str, Any]) -> str:
         table(["tool", "cases", "autoopt / tool"], ahead(cases, rivals)),
     ]
     return sections(
-        [
-            HEAD,
-            table(head, [_row(one, every[one.case.name + PLACEBO]) for one in cases]),
-            _totals(cases),
-            "## Other tools in the same rounds",
-            *(others if rivals else [f"Not measured: {', '.join(RIVALS)}."]),
-            "## Without the start\n\nThe same runs, timed from their first step on.",
-            table(["case", AUTOOPT, "expert"], started),
-            "## Machines",
-            table(["machine", "case", "revision", "score", "autoopt", "expert"], machines(GAUNTLET, document, _score)),
-            "## Cases and targets",
-            table(["case", "target", "what it is"], targets),
-            *(f"### {one.case.name}\n\n{_notes(one)}" for one in cases),
-        ]
+        HEAD,
+        table(head, [_row(one, every[one.case.name + PLACEBO]) for one in cases]),
+        _totals(cases),
+        "## Other tools in the same rounds",
+        *(others if rivals else [f"Not measured: {', '.join(RIVALS)}."]),
+        "## Without the start\n\nThe same runs, timed from their first step on.",
+        table(["case", AUTOOPT, "expert"], started),
+        "## Machines",
+        table(["machine", "case", "revision", "score", "autoopt", "expert"], machines(GAUNTLET, document, _score)),
+        "## Cases and targets",
+        table(["case", "target", "what it is"], targets),
+        *(f"### {one.case.name}\n\n{_notes(one)}" for one in cases),
     )
 
 

@@ -18,9 +18,9 @@ from autoopt.search.compare.comparison import Comparison, Rule, Side
 from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
+from benchmarks.documents import ROOT
 from benchmarks.sides import SideArm
 
-ROOT = Path(__file__).resolve().parents[2]
 OURS = "autoopt"
 LEAST_SECONDS, MOST_SECONDS = 20.0, 900.0
 """Seconds to wait for building, however near the deadline is, and where there is none."""

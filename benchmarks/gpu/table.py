@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.documents import MISSING, speedup
+from benchmarks.documents import MISSING, dumped, speedup
 from benchmarks.gpu.rivals import TITLES
 
 
@@ -13,10 +13,10 @@ def of_result(result: Any) -> dict[str, Any]:
     return {
         "baseline": {"samples_per_second": result.baseline.samples_per_second},
         "best": {"samples_per_second": result.best.samples_per_second},
-        "throughput": _plain(result.speedup.throughput),
-        "time_to_target": _plain(result.speedup.time_to_target),
+        "throughput": dumped(result.speedup.throughput),
+        "time_to_target": dumped(result.speedup.time_to_target),
         "end_to_end_verified": result.speedup.end_to_end_verified,
-        "quality": _plain(result.quality),
+        "quality": dumped(result.quality),
         "kept": [change.model_dump() for change in result.best.plan.changes],
         "budget_seconds": result.budget_seconds,
         "seconds": result.seconds,
@@ -24,10 +24,6 @@ def of_result(result: Any) -> dict[str, Any]:
         "warnings": list(result.warnings),
         "autoopt_version": result.autoopt_version,
     }
-
-
-def _plain(record: Any) -> dict[str, Any] | None:
-    return None if record is None else record.model_dump()
 
 
 def lines_of(case: dict[str, Any], *, finished: bool = True) -> list[str]:

@@ -16,11 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.documents import RESULTS, environment, load, parser_of, save
+from benchmarks.documents import RESULTS, ROOT, environment, load, parser_of, save
 from benchmarks.oracle import stages, table
 from benchmarks.oracle.slice import Slice, State, from_document
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def slice_of(examples: list[str], state: State, minutes: float) -> None:

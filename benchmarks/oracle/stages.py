@@ -9,16 +9,15 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.documents import ROOT
 from benchmarks.oracle import rivals, space
 from benchmarks.oracle.race import again, race
 from benchmarks.oracle.slice import OutOfTimeError, Record, Slice, State, seconds_to_target
 from benchmarks.oracle.trials import Trials, trials
 
-ROOT = Path(__file__).resolve().parents[2]
 PROFILE_SECONDS = 8.0
 LATTICE_SECONDS, SHARE = 800.0, 0.25
 """Seconds that a lattice may take, and the share of them that autoopt gets."""
@@ -126,4 +125,4 @@ def run(s: Slice) -> bool:
 
 
 def open_trials(example: str, state: State) -> AbstractContextManager[Trials]:
-    return trials(f"examples/{example}.py:build", ROOT, state.path.with_suffix("") / "logs")
+    return trials(f"examples/{example}.py:build", state.path.with_suffix("") / "logs")

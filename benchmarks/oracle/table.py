@@ -32,7 +32,7 @@ def document(state: State, environment: dict[str, Any], earlier: dict[str, Any])
 
 def example(state: State, name: str) -> dict[str, Any]:
     """One example, as far as it got."""
-    setup = {k: v for k, v in (state.one(name, "setup") or {}).items() if k not in ("example", "stage")}
+    setup = _plain(state.one(name, "setup")) or {}
     chosen, table = state.one(name, "chosen"), state.of(name, "lattice")
     seconds = {stage: sum(r["seconds"] for r in state.of(name, stage)) for stage in ("lattice", "again", "autoopt")}
     return {

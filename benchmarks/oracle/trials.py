@@ -13,8 +13,7 @@ import numpy as np
 from autoopt.benchmark.target import Parts, parts
 from autoopt.errors import TrialFailed
 from autoopt.records import Objective, Plan
-from autoopt.records.protocol import TrialSpec
-from autoopt.registry import Registry, load_strategies
+from autoopt.registry import Registry
 from autoopt.search.accept.losses import common, same_on_average, same_within_tolerance
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.contest import compare
@@ -23,7 +22,7 @@ from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.analyse import build_round
 from autoopt.simplify.stage_profile import describe, profile_stages
 from autoopt.strategy import Case
-from autoopt.trial.parent import Launcher
+from benchmarks.runners import runner_of
 
 WARM_UP_SECONDS = 4.0
 FEWEST_STEPS = 8
@@ -123,11 +122,8 @@ def _row(found: Comparison, deterministic: bool | None) -> dict[str, Any]:
 
 
 @contextmanager
-def trials(workload: str, directory: Path, logs: Path) -> Iterator[Trials]:
+def trials(workload: str, logs: Path) -> Iterator[Trials]:
     """Trials of a workload; the first process, which finds nothing in the caches, is started and thrown away."""
-    registry = load_strategies()
-    spec = TrialSpec(workload=workload, directory=str(directory), search_path=(str(directory),))
-    with Launcher() as launcher:
-        runner = TrialRunner(launcher, spec, registry, logs)
+    with runner_of(workload, logs) as runner:
         runner.start(Plan(), "first").close()
-        yield Trials(runner, registry)
+        yield Trials(runner, runner.registry)

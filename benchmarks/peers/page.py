@@ -29,26 +29,24 @@ def render(document: dict[str, Any]) -> str:
     origins = [_origin(one) for one in cases]
     started = [one for one in cases if one.row and one.case.first]
     return sections(
-        [
-            HEAD,
-            table(["script", *tools], [[one.case.name, *(outcome(one, tool) for tool in tools)] for one in cases]),
-            "## autoopt over each tool\n\nGeometric mean over the scripts on which both have a figure, with its 95 % "
-            "interval. Below 1 the other tool's result is faster; an interval that holds 1 shows no difference.",
-            table(["tool", "scripts", "autoopt / tool"], ahead(cases, RIVALS)),
-            "## Without the start\n\nThe same runs from their first step on, where a script prints one.",
-            table(
-                ["script", *tools],
-                [[one.case.name, *(outcome(one, tool, "without_start") for tool in tools)] for one in started],
-            ),
-            "## The scripts\n\nA result is as good where its final metric is no worse than the untouched script's by "
-            "more than the tolerance.",
-            table(["script", "source", "data", "tolerance", "reason"], origins),
-            "## Machines",
-            table(
-                ["machine", "script", "revision", AUTOOPT],
-                machines(PEERS, document, lambda one: [outcome(one, AUTOOPT)]),
-            ),
-        ]
+        HEAD,
+        table(["script", *tools], [[one.case.name, *(outcome(one, tool) for tool in tools)] for one in cases]),
+        "## autoopt over each tool\n\nGeometric mean over the scripts on which both have a figure, with its 95 % "
+        "interval. Below 1 the other tool's result is faster; an interval that holds 1 shows no difference.",
+        table(["tool", "scripts", "autoopt / tool"], ahead(cases, RIVALS)),
+        "## Without the start\n\nThe same runs from their first step on, where a script prints one.",
+        table(
+            ["script", *tools],
+            [[one.case.name, *(outcome(one, tool, "without_start") for tool in tools)] for one in started],
+        ),
+        "## The scripts\n\nA result is as good where its final metric is no worse than the untouched script's by "
+        "more than the tolerance.",
+        table(["script", "source", "data", "tolerance", "reason"], origins),
+        "## Machines",
+        table(
+            ["machine", "script", "revision", AUTOOPT],
+            machines(PEERS, document, lambda one: [outcome(one, AUTOOPT)]),
+        ),
     )
 
 

@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.simplify.stage_profile import FOREIGN_CORES
-from benchmarks.documents import RESULTS, environment, parser_of, save
+from benchmarks.documents import RESULTS, ROOT, environment, parser_of, save
 from benchmarks.prediction.cases import names
-
-ROOT = Path(__file__).resolve().parents[2]
 
 STATE = ROOT / "autoopt-runs" / "prediction.jsonl"
 

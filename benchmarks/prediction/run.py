@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +13,12 @@ from autoopt.benchmark.training import Training
 from autoopt.options import Options
 from autoopt.records import Change as Item
 from autoopt.records import Peaks, Plan
-from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.baseline import objective_of
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.planner import candidate_plan
 from autoopt.search.state import SearchState
-from autoopt.search.trial_runner import TrialRunner
 from autoopt.setup import Setup
 from autoopt.simplify.analyse import build_round
 from autoopt.simplify.drift import running_block, whole
@@ -32,9 +26,9 @@ from autoopt.simplify.peaks import measured_peaks
 from autoopt.simplify.stage_profile import RAMP_SECONDS, Description, StageProfile, describe, profile_stages
 from autoopt.simplify.tasks import measure_stages
 from autoopt.strategy import Case
-from autoopt.trial.parent import Launcher
-from benchmarks.prediction.cases import CHANGES, ROOT, WORKLOADS, Change
+from benchmarks.prediction.cases import CHANGES, WORKLOADS, Change
 from benchmarks.prediction.planted import Plant, plants
+from benchmarks.runners import runner_of
 
 BOX = 9.0
 BLOCK_SECONDS = 0.5
@@ -89,18 +83,9 @@ def setup_of(item: Plant, peaks: Peaks) -> Setup:
     return item.setup.with_precision(dtype="bfloat16") if item.best_precision and low > full else item.setup
 
 
-@contextmanager
-def runner_of(workload: str) -> Iterator[TrialRunner]:
-    """Trials of a workload as a run of autoopt starts them."""
-    registry = load_strategies()
-    spec = TrialSpec(workload=WORKLOADS[workload], directory=str(ROOT), search_path=(str(ROOT),))
-    with tempfile.TemporaryDirectory() as logs, Launcher() as launcher:
-        yield TrialRunner(launcher, spec, registry, Path(logs))
-
-
 def step(workload: str) -> dict[str, Any]:
     """The baseline profiled once, as the first round of a run does it."""
-    with runner_of(workload) as runner:
+    with runner_of(WORKLOADS[workload]) as runner:
         description = describe(runner)
         profile = profile_stages(runner, Plan(), seconds=BOX, advise=False)
     return {"description": description.model_dump(), "profile": profile.model_dump()}
@@ -113,7 +98,7 @@ def gain(change: Change, done: dict[str, Any]) -> dict[str, Any]:
         applies = registry[change.strategy].applies(case_of(change.workload, done, registry))
         if not applies:
             return {"refused": applies.reason}
-    with runner_of(change.workload) as runner:
+    with runner_of(WORKLOADS[change.workload]) as runner:
         plan = plan_of(change, done, runner.registry)
         rule = COMPILING if change.strategy == "compile" else RULE
         found = compare(runner.start, Plan(), plan, rule, clock=time.monotonic)

@@ -10,27 +10,23 @@ setting is measured beside the baseline in pairs of live processes. Run it on a 
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from autoopt.options import Options
 from autoopt.records import Change, Environment, Plan
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.protocol import TrialSpec
-from autoopt.registry import load_strategies
 from autoopt.search.baseline import objective_of
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.planner import candidate_plan
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Case
-from autoopt.trial.parent import Launcher
 from benchmarks.documents import RESULTS, load, parser_of, record
 from benchmarks.reports.asked import ASKS, BUDGET
 from benchmarks.reports.asked import answer as answer_to
-from benchmarks.reports.cases import REPORTS, ROOT, Report
+from benchmarks.reports.cases import REPORTS, Report
+from benchmarks.runners import runner_of
 
 FILE = RESULTS / "reports.json"
 RULE = Rule(max_seconds=16.0, min_pairs=2, max_pairs=3, until_error=0.05, warm_up_seconds=4.0)
@@ -38,20 +34,18 @@ RULE = Rule(max_seconds=16.0, min_pairs=2, max_pairs=3, until_error=0.05, warm_u
 
 def answer(report: Report) -> dict[str, Any]:
     """The strategy's findings on the workload, and what its first setting reaches."""
-    registry = load_strategies()
-    spec = TrialSpec(workload=report.spec, directory=str(ROOT), search_path=(str(ROOT),))
-    with tempfile.TemporaryDirectory() as logs, Launcher() as launcher:
-        runner = TrialRunner(launcher, spec, registry, Path(logs))
+    with runner_of(report.spec) as runner:
         case = case_of(runner, report)
         assert report.strategy is not None
-        strategy = registry[report.strategy]
+        strategy = runner.registry[report.strategy]
         applies = strategy.applies(case)
         if not applies:
             return {"refused": applies.reason}
         setting = dict(next(iter(strategy.settings(case))))
         companions = strategy.companions(case, setting)
         changes = (Change(strategy=strategy.name, setting=setting), *companions)
-        found = compare(runner.start, Plan(), candidate_plan(registry, Plan(), changes), RULE, clock=time.monotonic)
+        plan = candidate_plan(runner.registry, Plan(), changes)
+        found = compare(runner.start, Plan(), plan, RULE, clock=time.monotonic)
     estimate = found.estimate.model_dump() if found.estimate is not None else None
     said = [change.model_dump() for change in changes]
     return {"changes": said, "throughput": estimate, "inspected": case.inspected(strategy.name)}

@@ -155,7 +155,6 @@ def configuration(
         samples_per_second=round(256 / step, 3),
         step_seconds=r.Percentiles(p50=step, p95=step * 1.08, p99=step * 1.2),
         time_to_target_seconds=estimate(hours * 3600, 0.015),
-        time_to_target_source="modelled",
         fixed_seconds=21.4,
         evaluation_seconds=11.2,
         steps_to_target=79000,

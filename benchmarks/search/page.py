@@ -19,7 +19,7 @@ def render(results: Path) -> str:
     )
     kinds = [found.get("revisions", {}), found.get("slow_starts", {}), worth.get("revisions", {})]
     places = [one["environment"] for revisions in kinds for one in revisions.values()]
-    return sections([head, minutes(found), knockout(worth), machine(*places)])
+    return sections(head, minutes(found), knockout(worth), machine(*places))
 
 
 def minutes(document: Document) -> str:
@@ -29,7 +29,7 @@ def minutes(document: Document) -> str:
     if slow:
         seconds = list(slow.values())[-1]["start"]
         parts += [f"The same where each process takes {seconds:g} s to start, as on many GPUs.", _shares(slow)]
-    return sections(parts)
+    return sections(*parts)
 
 
 def _shares(revisions: Document) -> str:
@@ -46,7 +46,7 @@ def _shares(revisions: Document) -> str:
         for case in dict.fromkeys(row["case"] for row in rows)
     ]
     heads = [f"{budget / 60:g} min" for budget in budgets]
-    return sections([table(["revision", *heads], lines), table(["case", *heads], by_case)])
+    return sections(table(["revision", *heads], lines), table(["case", *heads], by_case))
 
 
 def _cell(rows: Sequence[Document]) -> str:
@@ -70,7 +70,7 @@ def knockout(document: Document) -> str:
     ]
     what = "points of the share that a run loses, with the standard error, and runs that keep what brings nothing"
     head = ["without the rule", "runs", "it acted in", *times, "all", "useless kept"]
-    return sections([f"One rule switched off at a time at `{name}`: {what}.", table(head, lines)])
+    return sections(f"One rule switched off at a time at `{name}`: {what}.", table(head, lines))
 
 
 def _worth(points: Sequence[float]) -> str:

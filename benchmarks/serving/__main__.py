@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoopt.options.duration import parse_duration
-from benchmarks.documents import RESULTS, parser_of, record
+from benchmarks.documents import RESULTS, ROOT, parser_of, record
 from benchmarks.serving import changes, latency, tuning
-from benchmarks.serving.commands import ROOT, Piece, UnfinishedError
+from benchmarks.serving.commands import Piece, UnfinishedError
 
 UNFINISHED = 3
 

@@ -22,20 +22,9 @@ OF_CONFIGURATION = (
 
 
 def changed(piece: Piece, case: str, budget: float) -> dict[str, Any]:
-    """The run's own figures: baseline, every setting that was tried, what was kept. An interrupted run is resumed."""
+    """The run's own figures: baseline, every setting that was tried, what was kept."""
     spec, strategy = CASES[case]
-    environ = _pretrained(piece, case)
-    folder = piece.folder / "run"
-
-    def measure() -> dict[str, Any]:
-        if (folder / "journal.jsonl").exists():
-            return piece.autoopt("resume", str(folder), "--quiet", **environ)
-        return piece.autoopt(
-            "optimize", spec, "--allow", "model", "--only", strategy, "--budget", f"{budget:g}s", "--out", str(folder),
-            "--quiet", **environ,
-        )  # fmt: skip
-
-    result = piece.once("result", measure)
+    result = piece.optimized(spec, budget, "--allow", "model", "--only", strategy, **_pretrained(piece, case))
     return {
         "workload": spec,
         "budget_seconds": result["budget_seconds"],

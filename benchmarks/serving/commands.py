@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.documents import load, save
+from benchmarks.documents import ROOT, load, save
 
-ROOT = Path(__file__).resolve().parents[2]
 LATE = 60.0
 """Seconds in which a command that was interrupted must have ended."""
 
@@ -54,6 +53,14 @@ class Piece:
         if not path.exists():
             save(path, measure())
         return load(path)
+
+    def optimized(self, workload: str, budget: float, *words: str, **environment: str) -> dict[str, Any]:
+        """The result of ``autoopt optimize``, kept in the folder; an interrupted run is resumed."""
+        folder = self.folder / "run"
+        asked = ("optimize", workload, *words, "--budget", f"{budget:g}s", "--out", str(folder))
+        if (folder / "journal.jsonl").exists():
+            asked = ("resume", str(folder))
+        return self.once("result", lambda: self.autoopt(*asked, "--quiet", **environment))
 
     def autoopt(self, *words: str, **environment: str) -> dict[str, Any]:
         """A command with ``--json``, from the project's folder; 5 is an answer, too.

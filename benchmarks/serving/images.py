@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import autoopt
+from autoopt.records.writing import replacing
+from benchmarks.truth import accuracy
 
 SIDE = 32
 TEACHER, STUDENT = "AUTOOPT_BENCHMARK_TEACHER", "AUTOOPT_BENCHMARK_STUDENT"
@@ -42,14 +44,6 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(images[:half], labels[:half]), TensorDataset(images[half:], labels[half:])
 
 
-def evaluate(model: Any, batches: Any) -> dict[str, float]:
-    hits = total = 0
-    for images, labels in batches:
-        hits += int((model(images).argmax(1) == labels).sum())
-        total += len(labels)
-    return {"accuracy": hits / total}
-
-
 def rate(params: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(params, lr=1e-3)
 
@@ -64,7 +58,7 @@ def build() -> autoopt.Workload:
         loss=nn.CrossEntropyLoss(),
         optimizer=rate,
         valid_data=valid,
-        evaluate=evaluate,
+        evaluate=accuracy,
         target=autoopt.Target("accuracy", mode="max"),
         max_epochs=6,
     )
@@ -132,10 +126,9 @@ def _trained(
             optimizer.zero_grad()
     model.eval()
     with torch.no_grad():
-        found = evaluate(model, DataLoader(workload.valid_data, 64))  # type: ignore[arg-type,var-annotated]
-    part = path.with_suffix(".part")
-    torch.save((kept or model).state_dict(), part)
-    part.replace(path)
+        found = accuracy(model, DataLoader(workload.valid_data, 64))  # type: ignore[arg-type,var-annotated]
+    with replacing(path) as file:
+        torch.save((kept or model).state_dict(), file)
     return found
 
 

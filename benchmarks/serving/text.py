@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import autoopt
+from autoopt.records.writing import replacing
 
 WEIGHTS = "AUTOOPT_BENCHMARK_BODY"
 """Environment variable: the file of the trained body."""
@@ -59,8 +60,8 @@ def pretrain(path: Path) -> float:
             optimizer.zero_grad()
     state = {name: value for name, value in model.state_dict().items() if not name.startswith("head.")}
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(state, path.with_suffix(".part"))
-    path.with_suffix(".part").replace(path)
+    with replacing(path) as file:
+        torch.save(state, file)
     with torch.no_grad():
         accuracy: float = module.evaluate(model.eval(), DataLoader(module.pieces(train=False), 64))["accuracy"]
     return accuracy

@@ -70,24 +70,9 @@ def plain_optuna(seconds: float, most: int, seed: int) -> dict[str, Any]:
     }
 
 
-def searched(piece: Piece, budget: float) -> dict[str, Any]:
-    """The run's result.json; an interrupted run is resumed."""
-    folder = piece.folder / "run"
-
-    def measure() -> dict[str, Any]:
-        if (folder / "journal.jsonl").exists():
-            return piece.autoopt("resume", str(folder), "--quiet")
-        return piece.autoopt(
-            "optimize", TUNED, "--tune", SPACE, "--only", "hyperparameters", "--budget", f"{budget:g}s",
-            "--out", str(folder), "--quiet",
-        )  # fmt: skip
-
-    return piece.once("searched", measure)
-
-
 def tuned(piece: Piece, budget: float) -> dict[str, Any]:
     """The command, plain Optuna for as long as its search took, and all three from fresh seeds, in turns."""
-    result = searched(piece, budget)
+    result = piece.optimized(TUNED, budget, "--tune", SPACE, "--only", "hyperparameters")
     found = result["tuning"]
     if not found["trials"]:
         raise SystemExit(f"nothing was searched ({found['note'] or 'no time'}): a larger budget, with --anew")

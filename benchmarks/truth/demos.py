@@ -10,7 +10,6 @@ Every run is recorded and none is repeated. Patches that are the same text are j
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import sys
 from collections.abc import Iterator
@@ -18,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.documents import RESULTS, environment, load, machine, names, save, speedup, table
+from benchmarks.documents import RESULTS, ROOT, environment, load, machine, names, parser_of, save, speedup, table
 from benchmarks.whole_runs.cases import Case
 from benchmarks.whole_runs.data import cache
 from benchmarks.whole_runs.figures import PATCHED, logarithms, ratio
 from benchmarks.whole_runs.judge import Run, Side, fixed_sides, rounds
-from benchmarks.whole_runs.tools import ROOT, revision, searched, side_of
+from benchmarks.whole_runs.tools import revision, searched, side_of
 
 FILE = RESULTS / "demos.json"
 BUDGET = 300.0
@@ -145,7 +144,7 @@ def page(results: Path) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("benchmarks.truth.demos", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run")
     run.add_argument("number", type=int)

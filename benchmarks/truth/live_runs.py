@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ import autoopt
 from autoopt.records import JsonDict
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
-from benchmarks.documents import environment
+from benchmarks.documents import ROOT, environment
 from benchmarks.truth import accuracy
 
 CANDIDATES = 20
@@ -76,8 +75,7 @@ def one_run(budget: float = BUDGET) -> dict[str, Any]:
             *(sys.executable, "-m", "autoopt", "optimize", f"{MODULE}:build", "--budget", f"{budget:g}s"),
             *("--strategies", chosen, "--only", ",".join(NAMES), "--out", f"{folder}/run", "--json", "--quiet"),
         ]
-        root = Path(__file__).resolve().parents[2]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=budget + 150.0, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=budget + 150.0, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
         found = json.loads(done.stdout)

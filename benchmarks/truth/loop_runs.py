@@ -23,14 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from autoopt.records import Estimate, Plan, Verdict
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from benchmarks.search.cases import SimulatedCase
+from benchmarks.truth.placebo_runs import CALM, JUMPY
 from simulated import World
 
 CANDIDATES = 20
 EFFECTS = (1.06, 1.1, 1.2, 1.5)
 MOST_KEPT, LEAST_COVERED = 0.05, 0.93
 BUDGET, STEP = 1800.0, 0.05
-CALM, JUMPY = 0.015, 0.06
-"""Standard deviation of a process (log): two differ by 1.4 times as much."""
 
 RULES = {
     "placebos": f"any placebo of {CANDIDATES} is in the final plan of at most {MOST_KEPT:.0%} of runs",

@@ -28,7 +28,7 @@ from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import run_block
 from autoopt.loading.importing import load
 from autoopt.loading.validation import build
-from benchmarks.documents import environment
+from benchmarks.documents import ROOT, environment
 from benchmarks.whole_runs.figures import ratio
 
 SECONDS, RAMP = 0.15, 0.05
@@ -37,7 +37,7 @@ a block costs at its ends counts twice."""
 PROCESS_SECONDS = 20.0
 PAIRS = 50
 PROCESSES = 6
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 class Bare:

@@ -23,7 +23,8 @@ PLACEBOS = 20
 MOST_KEPT = 0.05
 RULE = Rule(max_seconds=120.0, more_seconds=120.0)
 CALM, JUMPY = 0.015, 0.06
-"""Standard deviation of a process (log): two differ by 1.4 times as much."""
+"""Standard deviation of a process (log): two differ by 1.4 times as much. The second is of every fourth plan, where
+processes are unequal."""
 
 
 def one_run(kind: str, spread: str, seed: int, effects: tuple[float, ...] = (1.0,) * PLACEBOS) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 from autoopt.workload import Target, Workload
+from benchmarks.truth import accuracy
 
 CLASSES = 5
 SAMPLES, VALID = 1024, 512
@@ -52,14 +53,6 @@ def sentences(samples: int, seed: int) -> TensorDataset:
 
 def cross_entropy(model: nn.Module, batch: Any) -> torch.Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
-
-
-def accuracy(model: nn.Module, batches: Iterable[Any]) -> dict[str, float]:
-    right = total = 0
-    for x, y in batches:
-        right += int((model(x).argmax(dim=1) == y).sum())
-        total += len(y)
-    return {"accuracy": right / total}
 
 
 def convolutions(width: int = 16) -> nn.Sequential:

@@ -17,13 +17,12 @@ from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.contest import Contest, compare
 from autoopt.search.compare.noise import control
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
+from benchmarks.truth.placebo_runs import CALM, JUMPY
 
 EFFECTS = {"parts": (1.1, 1.2, 1.3, 1.4), "placebos": (1.0, 1.0, 1.0, 1.0)}
 """True speedups of the others over the shared plan."""
 SECONDS = 60.0
 """For each of the others."""
-CALM, JUMPY = 0.015, 0.06
-"""Standard deviation of a process (log); every fourth plan scatters by the second where processes are unequal."""
 LEAST_COVERAGE = 0.95
 MOST_KEPT = 0.05
 

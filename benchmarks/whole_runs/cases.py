@@ -174,87 +174,60 @@ def _hash(file: Path) -> str:
 
 
 _STEPS = ("--steps", 20)
-CASES = {
-    case.name: case
-    for case in (
-        Case(
-            "graph_net",
-            "final test accuracy",
-            "Test Acc",
-            True,
-            0.03,
-            "400 test graphs; the mean of the last five epochs moves so by rounding alone",
-        ),
-        Case(
-            "tabular_rows",
-            "final valid accuracy",
-            "valid acc",
-            True,
-            0.005,
-            "same samples in the same order; 8000 rows",
-        ),
-        Case(
-            "char_transformer",
-            "final val loss",
-            "val loss",
-            False,
-            0.02,
-            "1 % of the loss; same samples in order",
-            _STEPS,
-        ),
-        Case(
-            "text_classifier",
-            "final dev accuracy",
-            "dev acc",
-            True,
-            1.0,
-            "one standard error of 3000 sentences, in points",
-        ),
-        Case(
-            "forecasting",
-            "final test mse",
-            "Test Loss",
-            False,
-            0.002,
-            "1 % of the error; same windows in the same order",
-        ),
-        Case(
-            "super_resolution",
-            "final psnr",
-            "Avg. PSNR",
-            True,
-            0.1,
-            "what nobody sees, in dB; same pieces in the same order",
-        ),
-        Case(
-            "ppo",
-            "final mean return",
-            "episodic_return",
-            True,
-            50.0,
-            "rounding is amplified; a tenth of a full episode's 500",
-        ),
-        Case(
-            "neural_ode",
-            "final test loss",
-            "Test Loss",
-            False,
-            0.02,
-            "rounding is amplified along whole trajectories",
-            _STEPS,
-        ),
-        Case(
-            "unet_files",
-            "final validation dice",
-            "Validation Dice score",
-            True,
-            0.03,
-            "the flips are drawn anew; 40 pictures",
-        ),
-        Case(
-            "vae", "final test loss", "Test set loss", False, 0.5, "0.5 % of the bound; same images in the same order"
-        ),
-    )
-}
+_CASES = (
+    Case(
+        "graph_net",
+        "final test accuracy",
+        "Test Acc",
+        True,
+        0.03,
+        "400 test graphs; the mean of the last five epochs moves so by rounding alone",
+    ),
+    Case("tabular_rows", "final valid accuracy", "valid acc", True, 0.005, "same samples in the same order; 8000 rows"),
+    Case(
+        "char_transformer", "final val loss", "val loss", False, 0.02, "1 % of the loss; same samples in order", _STEPS
+    ),
+    Case(
+        "text_classifier", "final dev accuracy", "dev acc", True, 1.0, "one standard error of 3000 sentences, in points"
+    ),
+    Case(
+        "forecasting", "final test mse", "Test Loss", False, 0.002, "1 % of the error; same windows in the same order"
+    ),
+    Case(
+        "super_resolution",
+        "final psnr",
+        "Avg. PSNR",
+        True,
+        0.1,
+        "what nobody sees, in dB; same pieces in the same order",
+    ),
+    Case(
+        "ppo",
+        "final mean return",
+        "episodic_return",
+        True,
+        50.0,
+        "rounding is amplified; a tenth of a full episode's 500",
+    ),
+    Case(
+        "neural_ode",
+        "final test loss",
+        "Test Loss",
+        False,
+        0.02,
+        "rounding is amplified along whole trajectories",
+        _STEPS,
+    ),
+    Case(
+        "unet_files",
+        "final validation dice",
+        "Validation Dice score",
+        True,
+        0.03,
+        "the flips are drawn anew; 40 pictures",
+    ),
+    Case("vae", "final test loss", "Test set loss", False, 0.5, "0.5 % of the bound; same images in the same order"),
+)
+CASES = {case.name: case for case in _CASES}
 
 WHOLE_RUNS = Suite("whole_runs", CASES, HERE, MAKERS, VERSION)

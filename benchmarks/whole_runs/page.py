@@ -71,16 +71,14 @@ def render(document: Row) -> str:
     head = ["script", "revision", "claim", "patched", "expert", "score", "claim within 10 %", "other CPU"]
     tolerances = [[c.name, c.metric, f"{c.tolerance:g} worse", c.reason] for c in WHOLE_RUNS.cases.values()]
     return sections(
-        [
-            HEAD,
-            table(head, [_row(one) for one in cases]),
-            _totals(cases),
-            _controls(document),
-            "## Metrics and tolerances",
-            table(["script", "metric", "tolerance", "reason"], tolerances),
-            *(details(one) for one in cases),
-            _every_search(document),
-        ]
+        HEAD,
+        table(head, [_row(one) for one in cases]),
+        _totals(cases),
+        _controls(document),
+        "## Metrics and tolerances",
+        table(["script", "metric", "tolerance", "reason"], tolerances),
+        *(details(one) for one in cases),
+        _every_search(document),
     )
 
 
@@ -92,7 +90,7 @@ def _every_search(document: Row) -> str:
         claim = row.get("claim") if row.get("status") == "result" else None
         result = names.get(row.get("status", ""), MISSING)
         lines.append([row["case"], f"`{row['revision'][:8]}`", result, f"{claim['value']:.2f}×" if claim else "-"])
-    return sections(["## Every search", table(["script", "revision", "result", "claim"], lines)])
+    return sections("## Every search", table(["script", "revision", "result", "claim"], lines))
 
 
 def short_rows(document: Row) -> list[list[str]]:

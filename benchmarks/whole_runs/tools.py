@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.script.whole_run import Command, end
-from benchmarks.whole_runs.cases import HERE, Case, CaseError
+from benchmarks.documents import ROOT
+from benchmarks.whole_runs.cases import Case, CaseError
 from benchmarks.whole_runs.data import cache
 from benchmarks.whole_runs.judge import Side, whole_runs
 
-ROOT = HERE.parents[1]
 GRACE = 20.0
 """Seconds that a tool gets after its budget, from the first interrupt, to write down what it has."""
 INSTALLED = {"train-doctor": "train-doctor==0.2.0", "fournex": "fournex==0.3.1", "loadtune": "loadtune==0.3.0"}

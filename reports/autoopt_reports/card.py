@@ -62,7 +62,9 @@ def shapes(result: Result) -> list[Shape]:
 
 def _bars(result: Result) -> list[Shape]:
     """Seconds before and after, the interval of the factor upon the second."""
-    pair = _seconds(result)
+    facts = ((fact.label, fact.before.value, fact.after.value) for fact in VerdictView(result).facts[:2])
+    # the first time of the page that both sides have
+    pair = next(((label, before, after) for label, before, after in facts if before and after), None)
     if pair is None:
         return [_fitted(_LEFT, 130, "before and after: not measured", 16, _MUTED)]
     title, before, after = pair
@@ -85,12 +87,6 @@ def _bars(result: Result) -> list[Shape]:
         left, right = (_BAR_AT + _BAR_MOST * seconds / longest for seconds in bounds)
         shapes += [Box(left, 167, right - left, 2, _INK), *(Box(at - 1, 161, 2, 14, _INK) for at in (left, right))]
     return shapes
-
-
-def _seconds(result: Result) -> tuple[str, float, float] | None:
-    """The first time of the page that both sides have, with what it is."""
-    pairs = ((fact.label, fact.before.value, fact.after.value) for fact in VerdictView(result).facts[:2])
-    return next(((label, before, after) for label, before, after in pairs if before and after), None)
 
 
 def _foot(result: Result) -> str:

@@ -52,7 +52,7 @@ def _ledger(ledger: LedgerEntry) -> str:
 
 def _ratio(estimate: Estimate | None) -> str:
     if estimate is None:
-        return "not measured"
+        return units.NOT_MEASURED
     sure = f"{100 * estimate.confidence:.4g} % CI, " if estimate.confidence is not None else ""
     pairs = "1 pair" if estimate.n == 1 else f"{estimate.n} pairs"
     return f"{estimate.text()} ({sure}{pairs} of processes)"

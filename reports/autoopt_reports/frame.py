@@ -150,7 +150,7 @@ def stages_lines(round_: Round, width: int) -> list[Text]:
         if s.exposed_seconds is not None and s.exposed_seconds / round_.step_seconds >= 0.005
     ]
     if not shares:
-        return [Text("not measured", style="dim")]
+        return [Text(units.NOT_MEASURED, style="dim")]
     rest = 1 - sum(share for _, share in shares)
     if rest >= 0.005:
         shares.append(("other", rest))

@@ -133,7 +133,7 @@ def trial_outcome(trial: Trial, has_target: bool = True) -> str:
     """Outcome of a trial in few words: the gain, or why there is none."""
     gain = ratio_text(trial.time_to_target or trial.throughput)
     if trial.verdict in {Verdict.FAILED, *UNMEASURED} or not gain:
-        return name(reason_words(trial.reason)).text or "not measured"
+        return name(reason_words(trial.reason)).text or units.NOT_MEASURED
     return gain if trial.time_to_target is None else f"{gain} {of_what(has_target, trial.planned_steps)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +28,6 @@ class Student:
     inputs: tuple[tuple[tuple[int, ...], str], ...]
 
     def __call__(self, model: Any) -> Any:
-        import copy
-
         return with_teacher(Narrowed(self.ratio, self.inputs)(copy.deepcopy(model)), model)
 
 

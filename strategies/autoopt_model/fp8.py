@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -34,8 +34,6 @@ class InFloat8:
     emulate: bool = False
 
     def __call__(self, model: Any) -> Any:
-        from dataclasses import replace
-
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # type: ignore[import-untyped]
 
         config = replace(Float8LinearConfig.from_recipe_name(self.recipe), emulate=self.emulate, pad_inner_dim=True)

@@ -88,10 +88,8 @@ class Lora(Strategy):
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         adapted = setup.with_model(Adapted(setting["rank"], tuple(setting["targets"]), tuple(setting["heads"])))
-        factor = setting.get("learning_rate_factor", 1.0)
-        if factor == 1.0:
-            return adapted
-        return adapted.with_batch(learning_rate_factor=setup.batch.learning_rate_factor * factor)
+        factor = setup.batch.learning_rate_factor * setting.get("learning_rate_factor", 1.0)
+        return adapted.with_batch(learning_rate_factor=factor)
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (
@@ -133,9 +131,7 @@ def adaptable(model: Any) -> Setting:
     words = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "qkv", "c_attn", "q_lin", "k_lin", "v_lin")
     attention = [name for name, _ in bodies if name.rpartition(".")[2] in words]
     every = [name for name, _ in bodies]
-    groups = [group for group in (every, attention) if group]
-    if attention == every:
-        groups = groups[:1]
+    groups = [every] if attention in ([], every) else [every, attention]
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     size = RANKS[0] * sum(m.in_features + m.out_features for name, m in bodies if name in groups[0])
     size += sum(p.numel() for p in linear[-1][1].parameters())

@@ -115,8 +115,44 @@ class ModelSize(Strategy):
         return Recipe.noted(code, f"{code}  # before the optimizer is made")
 
     def inspect(self, live: Any) -> Setting:
-        """Parameters of ``build`` that are sizes of its model, by asking it for smaller ones."""
-        return survey(live)
+        """Sizes of a live workload's ``build``, by asking it for smaller ones; what saves most work comes first.
+
+        Returns:
+            ``build`` (its import string), ``parameters`` of the whole model, and ``sizes``: name, whole value and, by
+            share, smaller values that were tried, each with its parameters and its share of the work; ``refused``:
+            reasons by value. Only a ``reason`` where there are no sizes.
+        """
+        if getattr(live.spec, "script", None) is not None:
+            return {"reason": "a script as it is has no build() that could be asked for another size"}
+        if live.workload.adapter is not None:
+            return {"reason": "build() gives a trainer's objects, whose steps are bound to the model that it made"}
+        build = UserBuild(live.spec.workload)
+        if not callable(build.function):
+            return {"reason": "the import string names a workload, not a function that could be asked for another size"}
+        wholes = integer_defaults(build.function)
+        if not wholes:
+            return {"reason": "build() has no whole-number parameter with a default, such as build(width: int = 64)"}
+        batch, began = live.training.to_device(live.training.next()[0]), perf_counter()
+        try:
+            whole = asked(live, build, {}, batch)
+        except Refused as problem:
+            return {"reason": f"build() called once more gives no model like the first: {problem}"}
+        each = perf_counter() - began
+        sizes: list[Setting] = []
+        refused: dict[str, str] = {}
+        for name, value in wholes.items():
+            if perf_counter() - began + len(SHARES) * each > PATIENCE_SECONDS:
+                refused[name] = f"a call of build() takes {each:.1f} s, so that it was not asked for another {name}"
+                continue
+            values, reasons = _smaller(live, build, name, value, whole, batch)
+            refused |= reasons
+            if values:
+                sizes.append({"name": name, "whole": value, "values": values})
+        if not sizes:
+            text = "; ".join(f"{name}: {why}" for name, why in refused.items())
+            return {"reason": f"no parameter of build() is a size of the model alone: {text}"}
+        sizes.sort(key=lambda size: min(work for _, _, work in size["values"].values()))
+        return {"build": build.spec, "parameters": whole.parameters, "sizes": sizes[:MOST_SIZES], "refused": refused}
 
 
 def _arguments(case: Case) -> Mapping[str, int]:
@@ -147,47 +183,6 @@ class Answer:
     work: int
     shapes: Shapes | None
     rows: Mapping[str, int]
-
-
-def survey(live: Any) -> Setting:
-    """Sizes of a live workload's ``build``, those that save most floating-point work first.
-
-    Returns:
-        ``build`` (its import string), ``parameters`` of the whole model, and ``sizes``: name, whole value and, by
-        share, smaller values that were tried, each with its parameters and its share of the work; ``refused``: reasons
-        by value. Only a ``reason`` where there are no sizes.
-    """
-    if getattr(live.spec, "script", None) is not None:
-        return {"reason": "a script as it is has no build() that could be asked for another size"}
-    if live.workload.adapter is not None:
-        return {"reason": "build() gives a trainer's objects, whose steps are bound to the model that it made"}
-    build = UserBuild(live.spec.workload)
-    if not callable(build.function):
-        return {"reason": "the import string names a workload, not a function that could be asked for another size"}
-    wholes = integer_defaults(build.function)
-    if not wholes:
-        return {"reason": "build() has no whole-number parameter with a default, such as build(width: int = 64)"}
-    batch, began = live.training.to_device(live.training.next()[0]), perf_counter()
-    try:
-        whole = asked(live, build, {}, batch)
-    except Refused as problem:
-        return {"reason": f"build() called once more gives no model like the first: {problem}"}
-    each = perf_counter() - began
-    sizes: list[Setting] = []
-    refused: dict[str, str] = {}
-    for name, value in wholes.items():
-        if perf_counter() - began + len(SHARES) * each > PATIENCE_SECONDS:
-            refused[name] = f"a call of build() takes {each:.1f} s, so that it was not asked for another {name}"
-            continue
-        values, reasons = _smaller(live, build, name, value, whole, batch)
-        refused |= reasons
-        if values:
-            sizes.append({"name": name, "whole": value, "values": values})
-    if not sizes:
-        text = "; ".join(f"{name}: {why}" for name, why in refused.items())
-        return {"reason": f"no parameter of build() is a size of the model alone: {text}"}
-    sizes.sort(key=lambda size: min(work for _, _, work in size["values"].values()))
-    return {"build": build.spec, "parameters": whole.parameters, "sizes": sizes[:MOST_SIZES], "refused": refused}
 
 
 def integer_defaults(function: Callable[..., Any]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, while_kept
 
-FAMILY = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
+ADAM = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
 LEAST_SHARE = 0.5
 """Share of the parameters that hidden matrices must hold for the optimizer to matter."""
 
@@ -94,7 +94,7 @@ class Muon(Strategy):
         found, optimizer = case.inspected(self.name), case.workload.optimizer
         if case.sites is not None:
             return Applies.no("it replaces the optimizer, which a script holds on to: it needs build()")
-        if optimizer.type not in FAMILY:
+        if optimizer.type not in ADAM:
             return Applies.no(f"{optimizer.type} is not of the Adam family, to whose updates Muon's are scaled")
         if optimizer.groups > 1:
             return Applies.no("parameters are in groups of your own, which a plan does not take apart")

@@ -95,13 +95,11 @@ class ProgressiveResizing(Strategy):
         return setup.with_step(Resized((int(height), int(width)), sizes, int(setting["full_from"])))
 
     def recipe(self, setting: Setting) -> Recipe:
-        lines = [f"# sides by step: {', '.join(f'{h}x{w} from {begins}' for h, w, begins in setting['sizes'])}"]
-        lines += [
-            f"if step < {setting['full_from']}:",
-            "    images = torch.nn.functional.interpolate(images, size_at(step), mode='area')",
-        ]
-        code = "\n".join(lines)
-        return Recipe.noted(code)
+        sides = ", ".join(f"{h}x{w} from {begins}" for h, w, begins in setting["sizes"])
+        return Recipe.noted(
+            f"# sides by step: {sides}\nif step < {setting['full_from']}:\n"
+            "    images = torch.nn.functional.interpolate(images, size_at(step), mode='area')"
+        )
 
     def inspect(self, live: Any) -> Setting:
         """The images' height and width, where the loss takes them at the smallest size, too."""

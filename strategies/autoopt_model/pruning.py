@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from dataclasses import dataclass
 from typing import Any
@@ -142,8 +143,6 @@ def inputs_of(training: Any) -> list[list[Any]] | str:
 
 def narrowed_copy(model: Any, inputs: list[list[Any]]) -> Setting:
     """Whether narrowing works: ``inputs`` and parameters before and after, or the reason why not."""
-    import copy
-
     import torch
 
     before = sum(p.numel() for p in model.parameters())

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, declared, while_kept
+from autoopt_model.muon import ADAM
+from autoopt_strategies.common import Setting, Settings, at_most, batch_now, declared, while_kept
 from autoopt_strategies.training.batch_size import BatchSize
 
-ADAM = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
 TIMES = 4
 """Of the batch that is there: less needs no rates by layer."""
 
@@ -161,11 +161,7 @@ class RatesByLayer(Strategy):
 
 def larger(case: Case) -> list[Change]:
     """The change to a batch so many times as large; none where there is one already, or it cannot be."""
-    strategy = BatchSize()
-    size = case.workload.batch_size
-    if case.plan.setting(strategy.name) is not None or not size or not strategy.applies(case):
-        return []
-    wanted = TIMES * (case.setup.batch.size or size)
-    if wanted > strategy.most(case):
+    strategy, wanted = BatchSize(), TIMES * batch_now(case)[0]
+    if case.plan.setting(strategy.name) is not None or not strategy.applies(case) or wanted > strategy.most(case):
         return []
     return [Change(strategy=strategy.name, setting=strategy.setting_of(case, wanted))]

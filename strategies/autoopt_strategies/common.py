@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping
+from time import perf_counter
 from typing import Any
 
 from autoopt import Case, Estimate, Trial
@@ -59,6 +61,12 @@ def sample_seconds(case: Case) -> float | None:
     ]
     batch = case.workload.batch_size
     return sum(stage.seconds * stage.parallel for stage in found) / batch if found and batch else None
+
+
+def batch_now(case: Case) -> tuple[int, int]:
+    """Samples of a micro-batch of the incumbent, and how many of them make a step."""
+    batch = case.setup.batch
+    return batch.size or case.workload.batch_size or 1, batch.accumulation or case.workload.accumulation
 
 
 def compute_threads(case: Case) -> int:
@@ -143,9 +151,6 @@ def tried_gain(
 
 def ratio_in_turns(one: Callable[[], Any], other: Callable[[], Any], device: Any = None) -> float:
     """Seconds of the other over those of the one: the median over turns after the first, which sets things up."""
-    import statistics
-    from time import perf_counter
-
     import torch
 
     def wait() -> None:
@@ -331,11 +336,10 @@ def climb(
     return best
 
 
-def doubling(least: int, most: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12 ... within a range."""
+def doubling(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12 ... and the largest number allowed."""
     powers = [2**power for power in range(most.bit_length())]
-    numbers = {least, most, *powers, *(3 * power // 2 for power in powers)}
-    return sorted(number for number in numbers if least <= number <= most)
+    return sorted(number for number in {most, *powers, *(3 * power // 2 for power in powers)} if number <= most)
 
 
 def frugal(numbers: Iterable[int], predicted: Callable[[int], Estimate | None]) -> int | None:

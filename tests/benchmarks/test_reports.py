@@ -8,9 +8,10 @@ from autoopt.loading.importing import load as load_builder
 from autoopt.loading.validation import build
 from autoopt.records import Advice, Change, Plan, Result
 from autoopt.registry import load_strategies
+from benchmarks.documents import ROOT
 from benchmarks.reports.__main__ import settled
 from benchmarks.reports.asked import ASKS, SCRIPTS, of_result
-from benchmarks.reports.cases import REPORTS, ROOT, Report
+from benchmarks.reports.cases import REPORTS, Report
 
 
 def test_what_was_measured_beside_other_programs_is_measured_again() -> None:

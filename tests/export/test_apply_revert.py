@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from autoopt.cli import main
-from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan
-from scripted import PLAIN, REGISTRY, THREADS, WORKERS, sites_in
+from autoopt.records import Change
+from scripted import PLAIN, THREADS, WORKERS, put, sites_in
 
 RESULT = json.loads((Path(__file__).parents[1] / "golden" / "win.json").read_text())
 
@@ -19,7 +18,7 @@ RESULT = json.loads((Path(__file__).parents[1] / "golden" / "win.json").read_tex
 def a_run(folder: Path, runs: Path, *changes: Change) -> Path:
     """The directory of a run on the plain script in this folder."""
     sites = sites_in(folder, PLAIN)
-    patch = placed(sites, Plan(changes=changes), REGISTRY, "cpu").patch
+    patch = put(sites, *changes).patch
     document = {**RESULT, "sites": sites.model_dump(), "patch": patch.model_dump()}
     runs.mkdir(exist_ok=True)
     (runs / "result.json").write_text(json.dumps(document))

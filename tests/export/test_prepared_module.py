@@ -13,9 +13,9 @@ import pytest
 
 from autoopt.errors import UsageError
 from autoopt.export.applying import apply_diff, patched_texts
-from autoopt.export.script_patch import Placed, placed
-from autoopt.records import Change, Plan, Sites
-from scripted import REGISTRY, changed_lines, sites_in
+from autoopt.export.script_patch import Placed
+from autoopt.records import Change, Sites
+from scripted import changed_lines, put, sites_in
 
 SCRIPT = '''\
 """Trains a net on rows that are worked out one by one."""
@@ -279,8 +279,8 @@ def sites_of(folder: Path, text: str, alike: bool = False) -> Sites:
     return sites.model_copy(update={"sites": tuple(ours)})
 
 
-def put(folder: Path, row: Row) -> Placed:
-    return placed(sites_of(folder, row.script, row.alike), Plan(changes=row.plan), REGISTRY, "cpu")
+def put_row(folder: Path, row: Row) -> Placed:
+    return put(sites_of(folder, row.script, row.alike), *row.plan)
 
 
 ONE_AFTER_ANOTHER = """
@@ -305,7 +305,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
         folders[name] = [tmp_path_factory.mktemp("untouched"), tmp_path_factory.mktemp("patched")]
         for folder in folders[name]:
             (folder / "train.py").write_text(row.script)
-        apply_diff(put(folders[name][1], row).patch.diff, folders[name][1])
+        apply_diff(put_row(folders[name][1], row).patch.diff, folders[name][1])
     words = [
         sys.executable,
         "-W",
@@ -332,7 +332,7 @@ def test_the_patched_script_trains_as_the_untouched_one_does(name: str, trained:
 @pytest.mark.parametrize("name", TABLE)
 def test_the_whole_diff_is_what_a_reviewer_accepts(name: str, tmp_path: Path) -> None:
     row = TABLE[name]
-    found = put(tmp_path, row)
+    found = put_row(tmp_path, row)
     assert [change.how for change in found.changes] == ["patched"] * len(row.plan)
     ours, added = found.patch.diff.split("--- /dev/null\n+++ b/prepared.py\n")
     assert tuple(changed_lines(ours)) == row.lines
@@ -348,7 +348,7 @@ def test_the_whole_diff_is_what_a_reviewer_accepts(name: str, tmp_path: Path) ->
 
 def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "prepared.py").write_text("mine = 1\n")
-    found = put(tmp_path, TABLE["samples kept"])
+    found = put_row(tmp_path, TABLE["samples kept"])
     assert set(found.texts) == {"train.py", "prepared_data.py"}
     assert "from prepared_data import KeptSamples" in found.texts["train.py"]
     texts = patched_texts(found.patch.diff, [tmp_path])
@@ -367,7 +367,7 @@ def test_a_script_of_a_package_imports_the_file_from_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").rename(tmp_path / "ours" / "train.py")
     moved = [site.model_copy(update={"file": "ours/train.py"}) for site in sites.sites]
     sites = sites.model_copy(update={"sites": tuple(moved), "command": ("python", "-m", "ours.train")})
-    found = placed(sites, Plan(changes=(KEPT,)), REGISTRY, "cpu")
+    found = put(sites, KEPT)
     assert "from ours.prepared import KeptSamples" in found.texts["ours/train.py"]
     apply_diff(found.patch.diff, tmp_path)
     subprocess.run([sys.executable, "-m", "ours.train"], cwd=tmp_path, check=True, capture_output=True)
@@ -387,14 +387,14 @@ def test_what_cannot_be_wrapped_stays_with_the_plan(tmp_path: Path, edits: dict[
     text = TABLE["samples kept"].script
     for old, new in edits.items():
         text = text.replace(old, new)
-    found = placed(sites_in(tmp_path, text), Plan(changes=(KEPT,)), REGISTRY, "cpu")
+    found = put(sites_in(tmp_path, text), KEPT)
     assert (found.changes[0].how, found.texts) == ("plan only", {})
     assert reason in found.changes[0].reason
 
 
 def test_a_hook_of_the_model_comes_from_the_file_beside_the_script(tmp_path: Path) -> None:
     change = Change(strategy="packing", setting={"multiple": 8})
-    found = put(tmp_path, replace(TABLE["samples kept"], plan=(change,)))
+    found = put_row(tmp_path, replace(TABLE["samples kept"], plan=(change,)))
     assert [each.how for each in found.changes] == ["patched"]
     assert changed_lines(found.patch.diff.split("--- /dev/null")[0]) == [
         f"{ADDED}PackSequences",

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoopt.export.script_patch import placed
-from autoopt.records import Change, Place, Plan, Site, Sites
+from autoopt.records import Change, Place, Site, Sites
 from autoopt.script.applicable import inapplicable
 from autoopt.setup import Setup
-from scripted import BF16, COMPILE, FP16, PLAIN, REGISTRY, THREADS, WORKERS, changed_lines, patched, sites_in
+from scripted import BF16, COMPILE, FP16, PLAIN, THREADS, WORKERS, changed_lines, patched, put, sites_in
 
 AFFINITY = Change(strategy="affinity", setting={"affinity": [0]})
 SEGMENTS = Change(strategy="allocator", setting={"expandable_segments": True})
@@ -29,6 +28,11 @@ MADE = PLAIN.replace("model = nn.Linear(8, 2)", "model = make()\n    model = mod
 MADE += "\n\ndef make():\n    return nn.Linear(8, 2)\n"
 FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
 LAYOUT = Change(strategy="channels_last", setting={})
+WRAPPED = PLAIN.replace(
+    "    model = nn.Linear(8, 2)\n",
+    "    model = nn.Linear(8, 2)\n    model = DistributedDataParallel(model, find_unused_parameters=True)\n",
+).replace("from torch import nn\n", "from torch import nn\nfrom torch.nn.parallel import DistributedDataParallel\n")
+COMPRESSED = Change(strategy="ddp_options", setting={"compression": "bfloat16"})
 
 
 @pytest.mark.parametrize(
@@ -54,12 +58,15 @@ LAYOUT = Change(strategy="channels_last", setting={})
         *(pytest.param(PLAIN, [each], [], id=f"a user can take {each.strategy} alone") for each in (WORKERS, BF16)),
         *((PLAIN.replace(at, at + "    import os\n"), [AFFINITY], ["\nimport os\n", "\nos.sched_setaffinity("])
           for at in ("def main():\n", '__main__":\n')),
+        pytest.param(WRAPPED, [COMPRESSED], ["_parameters=True)\n    model.register_comm_hook(None, "],
+                     id="a hook below the call that wraps the model"),
     ],
 )  # fmt: skip
 def test_a_change_stands_where_it_belongs(
     tmp_path: Path, text: str, changes: list[Change], expected: list[str]
 ) -> None:
-    sites = sites_in(tmp_path, text, optimizer=("torch.optim.", "th.optim."))
+    wrapped = {"model": "DistributedDataParallel("} if text is WRAPPED else {}
+    sites = sites_in(tmp_path, text, optimizer=("torch.optim.", "th.optim."), **wrapped)
     after, patch = patched(tmp_path, text, *changes, sites=sites)
     assert [change.how for change in patch.changes] == ["patched"] * len(changes)
     assert [each for each in expected if each not in after] == []
@@ -170,7 +177,7 @@ def test_a_backward_pass_in_another_function_leaves_precision_to_the_plan(tmp_pa
 def test_a_file_outside_the_folder_is_not_edited(tmp_path: Path) -> None:
     sites = sites_in(tmp_path, PLAIN)
     moved = tuple(s.model_copy(update={"file": "/elsewhere/lib.py"}) for s in sites.of("loader_training"))
-    patch = placed(sites.model_copy(update={"sites": moved}), Plan(changes=(WORKERS,)), REGISTRY, "cpu").patch
+    patch = put(sites.model_copy(update={"sites": moved}), WORKERS).patch
     assert patch.diff == ""
     assert "outside the folder" in patch.changes[0].reason
 
@@ -196,8 +203,7 @@ def test_any_layout_gives_a_patch_that_applies_and_reverts(
     sites = sites_in(folder, text)
     data = text.replace("\n", newline).encode()
     (folder / "train.py").write_bytes(data)
-    plan = Plan(changes=tuple(changes))
-    found = placed(sites, plan, REGISTRY, "cpu")
+    found = put(sites, *changes)
     patch = found.patch
     assert {change.how for change in patch.changes} == {"patched"}
     (folder / "patch.diff").write_bytes(patch.diff.encode())
@@ -264,10 +270,6 @@ def test_a_library_s_trainer_gets_its_own_arguments(tmp_path: Path, call: str, c
     assert [(c.how, c.line) for c in patch.changes] == [("patched", 3)]
 
 
-WRAPPED = PLAIN.replace(
-    "    model = nn.Linear(8, 2)\n",
-    "    model = nn.Linear(8, 2)\n    model = DistributedDataParallel(model, find_unused_parameters=True)\n",
-).replace("from torch import nn\n", "from torch import nn\nfrom torch.nn.parallel import DistributedDataParallel\n")
 MODEL = "DistributedDataParallel("
 
 
@@ -280,14 +282,6 @@ def test_arguments_go_into_the_scripts_own_call(tmp_path: Path) -> None:
     wanted = ("find_unused_parameters=False", "gradient_as_bucket_view=True", "static_graph=True", "bucket_cap_mb=50.0")
     assert all(argument in call for argument in wanted)
     assert call.count("find_unused_parameters") == 1
-
-
-def test_gradients_in_fewer_bytes_are_a_hook_below_the_call(tmp_path: Path) -> None:
-    sites = sites_in(tmp_path, WRAPPED, model=MODEL)
-    compressed = Change(strategy="ddp_options", setting={"compression": "bfloat16"})
-    _, patch = patched(tmp_path, WRAPPED, compressed, sites=sites)
-    added = [line for line in changed_lines(patch.diff) if line.startswith("+")]
-    assert any("model.register_comm_hook(None, " in line for line in added)
 
 
 @pytest.mark.parametrize(

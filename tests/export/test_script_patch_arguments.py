@@ -16,9 +16,8 @@ from unittest import mock
 
 import pytest
 
-from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan, ScriptPatch, Site, SiteKind, Sites
-from scripted import REGISTRY, SEEN, sites_of
+from autoopt.records import Change, ScriptPatch, Site, SiteKind, Sites
+from scripted import SEEN, put, sites_of
 
 WORKERS = Change(strategy="workers", setting={"num_workers": 2})
 PERSISTENT = Change(strategy="workers", setting={"num_workers": 2, "persistent_workers": True})
@@ -52,8 +51,7 @@ def called(folder: Path, call: str, *changes: Change, words: tuple[str, ...] = (
 
 def patched(sites: Sites, *changes: Change) -> ScriptPatch:
     """The patch, put on the files by git, which then are what was promised."""
-    plan, folder = Plan(changes=changes), Path(sites.cwd)
-    found = placed(sites, plan, REGISTRY, "cpu")
+    folder, found = Path(sites.cwd), put(sites, *changes)
     patch, after = found.patch, found.texts
     assert bool(after) == bool(patch.diff)
     if patch.diff:
@@ -346,7 +344,7 @@ def test_calls_on_one_line_are_told_apart_by_where_they_end(tmp_path: Path, kind
     sites = tuple(Site(**here, kind=each, end_column=end) for each, end in ends.items())
     found = Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=sites)
     change = WORKERS if kind == "loader_training" else Change(strategy="validation_loader", setting=WORKERS.setting)
-    patch = placed(found, Plan(changes=(change,)), REGISTRY, "cpu").patch
+    patch = put(found, change).patch
     assert [row.how for row in patch.changes] == ["patched"]
     options = ", num_workers=2)"
     changed = [text[1:].strip() for text in patch.diff.splitlines() if text.startswith("+    ")]

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from autoopt.export.script_patch import placed
-from autoopt.records import Place, Plan, ScriptPatch, Site, Sites
-from scripted import BF16, FP16, REGISTRY, changed_lines, seen
+from autoopt.records import Place, ScriptPatch, Site, Sites
+from scripted import BF16, FP16, changed_lines, put, seen
 
 SCRIPT = """\
 import argparse
@@ -42,7 +41,7 @@ def patch_of(
         at(11, kind="loss", call="backward"),
     )
     found = Sites(command=("python", "train.py"), cwd=str(folder), sites=sites)
-    return placed(found, Plan(changes=(change,)), REGISTRY, "cpu").patch
+    return put(found, change).patch
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def patched(folder: Path, text: str) -> ScriptPatch:
     """The patch of bfloat16 on a script that calls ``model(x)`` once and ``loss.backward()`` in other lines."""
     model, loss = {"used": ["model(x)"]}, ("loss", "backward", "loss.backward(", {})
     sites = seen(folder, text, ("model", "Net", "Net(", model), loss)
-    return placed(sites, Plan(changes=(BF16,)), REGISTRY, "cpu").patch
+    return put(sites, BF16).patch
 
 
 def added(patch: ScriptPatch) -> list[str]:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from autoopt.export.applying import apply_diff
-from autoopt.export.script_patch import placed
-from autoopt.records import Plan, ScriptPatch
-from scripted import REGISTRY, WORKERS, sites_of
+from autoopt.records import ScriptPatch
+from scripted import WORKERS, put, sites_of
 
 TRAIN = "from torch.utils.data import DataLoader\n{imports}\nloader = DataLoader(data, 4, num_workers={value})\n"
 
@@ -21,7 +20,7 @@ def patch_of(folder: Path, imports: str, value: str, files: dict[str, str], *wor
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
     sites = sites_of(folder, text, "loader =", *words, options={"num_workers": seen, "batch_size": 4})
-    return placed(sites, Plan(changes=(WORKERS,)), REGISTRY, "cpu").patch
+    return put(sites, WORKERS).patch
 
 
 NODE = """\

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from autoopt.export.applying import apply_diff
-from autoopt.export.script_patch import placed
-from autoopt.records import Change, Place, Plan, ScriptPatch, Sites
-from scripted import BF16, REGISTRY, seen
+from autoopt.records import Change, Place, ScriptPatch, Sites
+from autoopt_strategies.training.accumulation import pieces
+from scripted import BF16, changed_lines, put, seen
 
 HEAD = """\
 from torch.utils.data import DataLoader
@@ -40,7 +41,7 @@ def sites_in(folder: Path, body: str, accumulation: float = 1, head: str = HEAD)
 
 def patch_of(sites: Sites, size: int, accumulation: int, *before: Change) -> ScriptPatch:
     change = Change(strategy="accumulation", setting={"size": size, "accumulation": accumulation})
-    return placed(sites, Plan(changes=(*before, change)), REGISTRY, "cpu").patch
+    return put(sites, *before, change).patch
 
 
 def body_of(folder: Path, patch: ScriptPatch) -> str:
@@ -116,6 +117,14 @@ for batch in loader:
     )
 
 
+def test_tensors_in_a_list_are_cut_as_those_by_themselves() -> None:
+    x, y = torch.arange(6), torch.arange(12.0).view(6, 2)
+    found = list(pieces(4, [x, {"y": y}], x, "all"))
+    assert [share for share, *_ in found] == [2 / 6] * 3
+    assert all(both[0].equal(alone) and text == "all" for _, both, alone, text in found)
+    assert torch.cat([both[1]["y"] for _, both, *_ in found]).equal(y)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -146,20 +155,32 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """
+NAMED = ADDED_UP.replace("/ 4", "/ count").replace("% 4", "% count")
+BY_BATCH = "BATCH = 16\ncount = 64 // BATCH\nloader = DataLoader(data, batch_size=BATCH)"
+SKIPPED = ADDED_UP.replace(
+    "== 0:\n        optimizer.step()\n        o", "!= 0:\n        continue\n    optimizer.step()\n    o"
+)
+AT_ONCE = "CLASSES, count = 20, 4\n" + NAMED
+LARGER, HALF = ("+loader = DataLoader(data, batch_size=64)", "+loader = DataLoader(data, batch_size=32)")
 
 
-def test_larger_batches_are_added_up_less_often(tmp_path: Path) -> None:
-    patch = patch_of(sites_in(tmp_path, ADDED_UP, 4), 32, 2)
-    changed = body_of(tmp_path, patch)
-    assert changed == ADDED_UP.replace(" / 4", " / 2").replace("% 4", "% 2")
-    assert "batch_size=32" in (tmp_path / "train.py").read_text()
-
-
-def test_a_count_with_a_name_is_changed_where_it_is_made(tmp_path: Path) -> None:
-    body = "count = 4\n" + ADDED_UP.replace("/ 4", "/ count").replace("% 4", "% count")
-    patch = patch_of(sites_in(tmp_path, body, 4), 64, 1)
-    assert "-count = 4\n+count = 1" in patch.diff
-    assert "batch_size=64" in patch.diff
+@pytest.mark.parametrize(
+    ("body", "size", "count", "added"),
+    [
+        (ADDED_UP, 32, 2, [HALF, "+    loss = criterion(model(x), y) / 2", "+    if (i + 1) % 2 == 0:"]),
+        (SKIPPED, 64, 1, [LARGER, "+    loss = criterion(model(x), y) / 1", "+    if (i + 1) % 1 != 0:"]),
+        pytest.param("count = 4\n" + NAMED, 64, 1, [LARGER, "+count = 1"], id="a name is changed where it is made"),
+        pytest.param(AT_ONCE, 32, 2, [HALF, "+CLASSES, count = 20, 2"], id="with others at once"),
+        pytest.param(NAMED, 64, 1, ["+BATCH = 64"], id="a count that is computed from the batch follows it"),
+    ],
+)  # fmt: skip
+def test_larger_batches_are_added_up_less_often(
+    tmp_path: Path, body: str, size: int, count: int, added: list[str]
+) -> None:
+    head = HEAD.replace("loader = DataLoader(data, batch_size=16)", BY_BATCH) if body is NAMED else HEAD
+    patch = patch_of(sites_in(tmp_path, body, 4, head), size, count)
+    assert [change.how for change in patch.changes] == ["patched"], patch.changes
+    assert [line for line in changed_lines(patch.diff) if line.startswith("+")] == added
 
 
 @pytest.mark.parametrize(
@@ -176,27 +197,6 @@ def test_what_larger_batches_would_change_is_refused(tmp_path: Path, old: str, n
     (change,) = patch_of(sites_in(tmp_path, ADDED_UP.replace(old, new), 4), 64, 1).changes
     assert change.how == "plan only"
     assert reason in change.reason
-
-
-BY_BATCH = "BATCH = 16\ncount = 64 // BATCH\nloader = DataLoader(data, batch_size=BATCH)"
-
-
-def test_a_count_that_is_computed_from_the_batch_follows_it(tmp_path: Path) -> None:
-    head = HEAD.replace("loader = DataLoader(data, batch_size=16)", BY_BATCH)
-    body = ADDED_UP.replace("/ 4", "/ count").replace("% 4", "% count")
-    patch = patch_of(sites_in(tmp_path, body, 4, head), 64, 1)
-    assert [change.how for change in patch.changes] == ["patched"], patch.changes
-    assert [line for line in patch.diff.splitlines() if line[:2] in ("+B", "+c", "+l")] == ["+BATCH = 64"]
-
-
-def test_a_condition_may_leave_out_the_step(tmp_path: Path) -> None:
-    inside, left_out = (
-        "== 0:\n        optimizer.step()\n        o",
-        "!= 0:\n        continue\n    optimizer.step()\n    o",
-    )
-    body = ADDED_UP.replace(inside, left_out)
-    patch = patch_of(sites_in(tmp_path, body, 4), 64, 1)
-    assert body_of(tmp_path, patch) == body.replace("% 4", "% 1").replace("/ 4", "/ 1")
 
 
 PARSED = """\
@@ -247,22 +247,6 @@ def test_options_are_changed_where_they_decide(
     assert all(line.endswith(end) for line, end in zip(lines, added, strict=True))
     assert reason in change.reason
     assert "loss is divided by 1, no longer by 4" in change.reason
-
-
-def test_the_number_that_is_added_up_may_be_one_of_several_in_an_assignment(tmp_path: Path) -> None:
-    body = """\
-EPOCHS, ACCUMULATION = 20, 16
-for epoch in range(EPOCHS):
-    for i, (inputs, labels) in enumerate(loader):
-        loss = torch.nn.functional.cross_entropy(model(inputs), labels) / ACCUMULATION
-        loss.backward()
-        if (i + 1) % ACCUMULATION == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
-    patch = patch_of(sites_in(tmp_path, body, accumulation=16), 64, 4)
-    assert [change.how for change in patch.changes] == ["patched"]
-    assert "+EPOCHS, ACCUMULATION = 20, 4" in patch.diff.splitlines()
 
 
 def test_a_batch_that_no_line_can_say_is_not_called_patched(tmp_path: Path) -> None:

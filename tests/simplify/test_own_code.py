@@ -11,7 +11,7 @@ import torch
 
 from autoopt.records import Advice, Deeper, Plan, Round, WholeRun
 from autoopt.simplify.costly import costly_lines
-from autoopt.simplify.own_code import Samples
+from autoopt.simplify.source import Samples
 from autoopt.testing.strategies import sample_facts
 
 STEP = """\

@@ -25,8 +25,7 @@ from torch.nn import functional as F
 from autoopt import Setup
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.whatif import without_graphs
-from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan
+from autoopt.records import Change
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.flash_attention import switch_attention
 from autoopt_strategies.compute.rewriting.attention import Through, attends, ratios, survey_training
@@ -34,7 +33,7 @@ from autoopt_strategies.compute.rewriting.attention_source import statements
 from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edited
 from benchmarks.attention import models
 from benchmarks.attention.models import OWN, Model, NanoGPT, Size
-from scripted import PLAIN, REGISTRY, changed_lines, patched, sites_in
+from scripted import PLAIN, REGISTRY, changed_lines, patched, put, sites_in
 from tests.strategies.stand_ins import promised
 from workloads.attention import (
     OTHER,
@@ -352,7 +351,7 @@ def test_a_patch_edits_the_statements_of_the_function(tmp_path: Path) -> None:
     sites = sites_in(tmp_path, SCRIPT, model="Attention()")
     function = {"file": "train.py", "module": "__main__", "function": "Attention.forward"}
     setting = {"functions": [{**function, "scale": "default", "mask": "causal"}]}
-    found = placed(sites, Plan(changes=(Change(strategy="flash_attention", setting=setting),)), REGISTRY, "cpu")
+    found = put(sites, Change(strategy="flash_attention", setting=setting))
     assert [change.how for change in found.changes] == ["patched"]
     assert changed_lines(found.patch.diff) == [
         "-        T = x.shape[1]",
@@ -366,7 +365,7 @@ def test_a_patch_edits_the_statements_of_the_function(tmp_path: Path) -> None:
         "+        )",
     ]
     stale = {"functions": [{**function, "function": "Other.forward", "scale": "default", "mask": "causal"}]}
-    found = placed(sites, Plan(changes=(Change(strategy="flash_attention", setting=stale),)), REGISTRY, "cpu")
+    found = put(sites, Change(strategy="flash_attention", setting=stale))
     assert (found.changes[0].how, found.texts) == ("plan only", {})
 
 

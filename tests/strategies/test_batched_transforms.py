@@ -11,14 +11,13 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import Subset, default_collate
 
-from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan
+from autoopt.records import Change
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.input.batched_transforms import applied, ending, outcomes, probe, untransformed
 from autoopt_strategies.input.prepared import KeptHeads
-from scripted import PLAIN, REGISTRY, changed_lines, patched, sites_in
+from scripted import PLAIN, changed_lines, patched, put, sites_in
 
 Image = pytest.importorskip("PIL.Image")
 STRATEGY = load_strategies()["batched_transforms"]
@@ -211,7 +210,7 @@ def test_a_script_s_patch_holds_the_transforms_for_training_alone(tmp_path: Path
     (call,) = [line for line in lines if "untransformed(Pictures(), prefix=1)" in line]
     assert "batch_size=64" not in call, "evaluation reads as before"
     made: dict[str, Any] = {}
-    texts = placed(sites, Plan(changes=(change,)), REGISTRY, "cpu").texts
+    texts = put(sites, change).texts
     (text,) = [text for name, text in texts.items() if "prepared" in name]
     exec(compile(text, "prepared.py", "exec"), made)
     batches = made["TransformedBatches"](default_collate, setting["operations"])

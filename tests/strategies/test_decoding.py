@@ -15,13 +15,12 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.input import decoding
 from autoopt_strategies.input.decoding import Decode
 from autoopt_strategies.input.images import LIBRARIES, jpeg_size
-from scripted import REGISTRY, changed_lines, sites_in
+from scripted import REGISTRY, changed_lines, put, sites_in
 from tests.strategies.stand_ins import opencv, torchvision_io
 
 Image = pytest.importorskip("PIL.Image")
@@ -351,7 +350,7 @@ def test_a_patch_changes_the_line_that_opens_the_image(
     number = SCRIPT[: SCRIPT.index("Image.open")].count("\n") + 1
     calls = [{"file": "train.py", "line": number, "name": "open"}]
     change = Change(strategy="decoding", setting={**setting, "calls": calls})
-    found = placed(sites, Plan(changes=(change,)), REGISTRY, "cpu")
+    found = put(sites, change)
     assert [change.how for change in found.changes] == ["patched"]
     ours = found.patch.diff.split("--- /dev/null")[0]
     assert changed_lines(ours) == [
@@ -375,7 +374,7 @@ def test_the_line_is_changed_in_what_a_patch_keeps_by_index(tmp_path: Path) -> N
         Change(strategy="decoding", setting={"shorter": 48, "reader": "pillow", "calls": calls}),
         Change(strategy="prepared_samples", setting={"form": "unaugmented", "where": "memory", "split": split}),
     )
-    found = placed(sites, Plan(changes=changes), REGISTRY, "cpu")
+    found = put(sites, *changes)
     assert [change.how for change in found.changes] == ["patched", "patched"]
     kept = found.texts["train.py"].split("def unaugmented")[1].split("def __getitem__")[0]
     assert "drafted(Image.open(self.files[index]), shorter=48)" in kept

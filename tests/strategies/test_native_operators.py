@@ -16,12 +16,11 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from autoopt.export.inline import Inliner
-from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan
+from autoopt.records import Change
 from autoopt_strategies.compute.native_operators import statements, transforms
 from autoopt_strategies.compute.rewriting import calls, native, survey
 from autoopt_strategies.compute.rewriting.source import Refused
-from scripted import REGISTRY, changed_lines, sites_in
+from scripted import changed_lines, put, sites_in
 from workloads import operators
 from workloads.operators import KNOWN, OTHER, WIDTH, Layers, RMSNorm, TextCNN
 
@@ -273,8 +272,7 @@ def test_a_patched_script_run_bare_trains_the_same(tmp_path: Path) -> None:
         },
     }
     before = losses(tmp_path)
-    plan = Plan(changes=(Change(strategy="native_operators", setting=setting),))
-    found = placed(sites, plan, REGISTRY, "cpu")
+    found = put(sites, Change(strategy="native_operators", setting=setting))
     assert [change.how for change in found.changes] == ["patched"]
     assert [text for text in changed_lines(found.patch.diff) if "convolved" in text or "gelu" in text][:3] == [
         "+from prepared import convolved",

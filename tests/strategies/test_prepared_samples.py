@@ -21,7 +21,6 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, SiteKind, Sites
 from autoopt.setup import Setup
 from autoopt.strategy import Case
@@ -33,7 +32,7 @@ from autoopt_strategies.input.batches import equal
 from autoopt_strategies.input.prepared import FilesInMemory, MappedSamples, Rows, moved
 from autoopt_strategies.input.prepared_samples import as_tensors
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, split
-from scripted import REGISTRY, changed_lines, patched
+from scripted import REGISTRY, changed_lines, patched, put
 from tests.strategies.stand_ins import promised, with_stages
 
 STRATEGY = REGISTRY["prepared_samples"]
@@ -508,9 +507,7 @@ def test_the_patch_leaves_out_the_workers_of_evaluations_that_read_the_same(
         Change(strategy="workers", setting={"num_workers": 0}),
         Change(strategy="prepared_samples", setting=setting),
     )
-    found = placed(
-        Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=sites), Plan(changes=changes), REGISTRY, "cpu"
-    )
+    found = put(Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=sites), *changes)
     assert [each.how for each in found.patch.changes] == ["patched", "patched"], found.patch.changes
     after = found.texts["train.py"]
     assert "train = DataLoader(Pictures(), batch_size=8, num_workers=0)" in after

@@ -19,7 +19,7 @@ from autoopt.search.compare.comparison import Rule
 from autoopt.search.parallel import Expected, Neighbours, ParallelRace, sharing_of
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher, trial_environment
-from autoopt.trial.places import ThreadWorkers, places_of
+from autoopt.trial.places import Workers, places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
 from autoopt.trial.remote.ray_cluster import RayCluster
 
@@ -99,7 +99,7 @@ def test_pairs_of_processes_live_beside_each_other_and_leave_nothing(tmp_path: P
 
 
 def test_jobs_begin_in_their_order_as_places_become_free() -> None:
-    workers = ThreadWorkers(2)
+    workers = Workers(2)
     asked = [workers.submit(lambda place, number=number: (number, place)) for number in range(20)]
     found = [future.result() for future in asked]
     workers.close()

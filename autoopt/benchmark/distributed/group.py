@@ -3,6 +3,7 @@ and their measurements as one: time is the slowest one's, samples are those of a
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import time
@@ -33,8 +34,6 @@ PATIENCE = timedelta(minutes=30)
 """A collective that takes longer has failed; who watches the processes gives up far sooner."""
 AHEAD = {"cpu": 1}
 """Steps that a rank may be ahead of the first: on a CPU it waits in each backward, on a device its host runs on."""
-_messages: Any = None
-_alone: Any = None
 Losses = Sequence[float | None]
 
 
@@ -178,22 +177,18 @@ class Ranks(Group):
         dist.barrier(group=messages())
 
 
+@functools.cache
 def messages() -> Any:
     """The group over which processes tell each other what is no tensor: on the host, whatever the device."""
-    global _messages
-    if _messages is None:
-        apart = dist.get_backend() != "gloo"
-        _messages = dist.new_group(backend="gloo", timeout=PATIENCE) if apart else dist.group.WORLD
-    return _messages
+    apart = dist.get_backend() != "gloo"
+    return dist.new_group(backend="gloo", timeout=PATIENCE) if apart else dist.group.WORLD
 
 
+@functools.cache
 def alone() -> Any:
     """A group of this process by itself. The first call is made by all processes together."""
-    global _alone
-    if _alone is None:
-        groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]  # all make all of them
-        _alone = groups[dist.get_rank()]
-    return _alone
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]  # all make all of them
+    return groups[dist.get_rank()]
 
 
 def join(place: Rank, device: torch.device) -> Group:

@@ -68,8 +68,12 @@ def share_out(loader: Loader, group: Group) -> SharedBatches | None:
     Raises:
         WorkloadError: its batches cannot be shared out.
     """
+    if group.size == 1:
+        return None
     inner: DataLoader[Any] = loader.loader
-    if group.size == 1 or isinstance(_sampler(inner), DistributedSampler):
+    sampler = getattr(inner.batch_sampler, "sampler", None)
+    sampler = inner.sampler if sampler is None else sampler
+    if isinstance(sampler.sampler if isinstance(sampler, Shielded) else sampler, DistributedSampler):
         return None
     if isinstance(inner.dataset, IterableDataset):
         raise WorkloadError(
@@ -84,12 +88,6 @@ def share_out(loader: Loader, group: Group) -> SharedBatches | None:
     shared = SharedBatches(inner.batch_sampler, group)
     inner.__dict__["batch_sampler"] = shared  # torch refuses to set it on a live loader
     return shared
-
-
-def _sampler(loader: DataLoader[Any]) -> Any:
-    sampler = getattr(loader.batch_sampler, "sampler", None)
-    sampler = sampler if sampler is not None else loader.sampler
-    return sampler.sampler if isinstance(sampler, Shielded) else sampler
 
 
 def part_of(batch: Any, group: Group) -> tuple[Any, float]:

@@ -17,7 +17,7 @@ from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.distributed.group import alone
 from autoopt.benchmark.losses import Loss
 from autoopt.benchmark.training_step import TrainingStep
-from autoopt.errors import TrialFailed, WorkloadError
+from autoopt.errors import WorkloadError
 from autoopt.records.distributed import Communication, Spread
 
 Weights = list[tuple[float, int]]
@@ -131,28 +131,6 @@ def own_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for module, group in zip(found, before, strict=True):
             module.process_group = group
-
-
-@contextlib.contextmanager
-def by_itself(step: SharedStep, training: Any) -> Iterator[None]:
-    """Nothing is sent by the steps of this process's training, and no other is waited for.
-
-    The weights are the caller's to put back.
-
-    Raises:
-        TrialFailed: the processes share parameters or states out, so that none can train by itself.
-    """
-    how = training.setup.distributed
-    if how.sharded_optimizer or how.fully_sharded:
-        raise TrialFailed("error", "a process that holds a share of the states cannot be measured by itself")
-    together, step.model = step.model, training.model
-    unchecked, step._unchecked = step._unchecked, 0
-    try:
-        with own_statistics(training.model):
-            yield
-    finally:
-        step.model, step._unchecked = together, unchecked
-        training.group.wait()
 
 
 SIZES = tuple(4**power for power in range(6, 14))

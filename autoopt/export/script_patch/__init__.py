@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from autoopt.export.script import PARTS
 from autoopt.export.script_patch.editing import diff_of
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.source import NoHonestEditError, Source
@@ -30,21 +31,21 @@ class Placed:
     @property
     def patch(self) -> ScriptPatch:
         """The diff, and what of the plan no honest edit says."""
-        diffs = [diff_of(before, after, name) for name, (before, after) in sorted(self._changed.items())]
-        diffs += [diff_of(None, added.text, added.file) for added in filter(None, [self.placing.added])]
-        return ScriptPatch(diff="".join(diffs), changes=self.changes, environment=self.placing.environment)
+        files = sorted(self._files.items(), key=lambda each: (each[1][0] is None, each[0]))  # the added one comes last
+        diff = "".join(diff_of(before, after, name) for name, (before, after) in files)
+        return ScriptPatch(diff=diff, changes=self.changes, environment=self.placing.environment)
 
     @property
     def texts(self) -> dict[str, str]:
         """The text of each file that is changed, by its name relative to the command's folder."""
-        added = {added.file: added.text for added in filter(None, [self.placing.added])}
-        return {name: after for name, (before, after) in self._changed.items() if after != before} | added
+        return {name: after for name, (before, after) in self._files.items() if after != before}
 
     @property
-    def _changed(self) -> dict[str, tuple[str, str]]:
-        """The text of each file as it is and as it becomes."""
-        files = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
-        return files | self.placing.configured
+    def _files(self) -> dict[str, tuple[str | None, str]]:
+        """The text of each file as it is, None where it is added, and as it becomes."""
+        edited = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
+        added = {added.file: (None, added.text) for added in filter(None, [self.placing.added])}
+        return {**edited, **self.placing.configured, **added}
 
 
 def placed(
@@ -97,8 +98,6 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
         place_precision(placing, precision, device)
 
 
-KEEP_FREED_MEMORY = "autoopt.benchmark.flags:keep_freed_memory"
-COMPILE_IN_PLACE = "autoopt.benchmark.compiling:compile_in_place"
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 _NONE = object()
 _Called = Literal["evaluation", "loader", "wrapper"]
@@ -109,17 +108,6 @@ FLAG_LINES = {
     "multiprocessing_sharing_strategy": "{torch}.multiprocessing.set_sharing_strategy({value})",
 }
 _MARK = "{torch}.compiler.cudagraph_mark_step_begin()"
-_BY_BUILD = {
-    "cadence": "how often training is interrupted",
-    "loss": "the loss",
-    "step": "the training step",
-    "scheduler": "the schedule",
-    "dataset": "the dataset",
-    "collate": "what makes batches of samples",
-    "sampler": "the order of samples",
-    "model": "the model",
-    "optimizer": "the optimizer",
-}
 
 
 def edits_of(
@@ -150,8 +138,8 @@ def edits_of(
         edits += [Edit("model", lines=(_MARK,)), Edit("step", lines=(_MARK,))]
     precision = new.precision if new.precision.dtype != old.precision.dtype else None
     unsaid = [
-        words
-        for part, words in _BY_BUILD.items()
+        f"the {word}"
+        for part, word in {**PARTS, "cadence": "cadence of evaluations"}.items()
         if not all(isinstance(each, Wrap) for each in _added(old, new, part)) and not recipe.edits
     ]
     if new.transfer.prefetch != old.transfer.prefetch and not recipe.edits:
@@ -171,13 +159,10 @@ def _added(old: Setup, new: Setup, part: str) -> tuple[object, ...]:
     return tuple(after[len(before) :]) if isinstance(after, tuple) else (after,)
 
 
-_ALONE: dict[str, Literal["training_dataset", "training_collate"]] = {
-    "dataset": "training_dataset",
-    "collate": "training_collate",
-}
-
-
-def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterator[Edit]:
+def _wraps(
+    at: Literal["dataset", "collate"], only: Literal["training_dataset", "training_collate"], old: Setup, new: Setup
+) -> Iterator[Edit]:
+    """What is put around the dataset or the collate function; ``only``: of the training alone."""
     for each in _added(old, new, at):
         if isinstance(each, Wrap):
             options = "".join(f", {name}={literal(value)}" for name, value in each.options)
@@ -186,7 +171,7 @@ def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterato
             arguments = {name: new.loader[name] for name in READ_BY if at == "dataset" and name in new.loader}
             # of a dataset: samples that only its batches complete
             alone = bool(_added(old, new, "collate")) if at == "dataset" else not each.evaluation
-            yield Edit(_ALONE[at] if alone else at, (line,), parts=(each.name,), arguments=arguments)
+            yield Edit(only if alone else at, (line,), parts=(each.name,), arguments=arguments)
 
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
@@ -210,8 +195,8 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
         arguments = {name: value for name, value in after.items() if before.get(name, _NONE) != value}
         if arguments:
             yield Edit(at, arguments=arguments)
-    yield from _wraps("dataset", old, new)
-    yield from _wraps("collate", old, new)
+    yield from _wraps("dataset", "training_dataset", old, new)
+    yield from _wraps("collate", "training_collate", old, new)
     if new.transfer.non_blocking and not old.transfer.non_blocking:
         yield Edit("moves", arguments={"non_blocking": True})
     if new.distributed.compression == "bfloat16" and old.distributed.compression is None:
@@ -228,7 +213,7 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
         elif name == "affinity":
             yield Edit("start", lines=(f"os.sched_setaffinity(0, {literal(list(value))})",), imports=("os",))
         elif name == "keep_freed_memory":
-            yield Edit("start", lines=("keep_freed_memory()",), parts=(KEEP_FREED_MEMORY,))
+            yield Edit("start", lines=("keep_freed_memory()",), parts=("autoopt.benchmark.flags:keep_freed_memory",))
         elif name in FLAG_LINES:
             line = FLAG_LINES[name].replace("{value}", literal(value))
             yield Edit("start", lines=(line,), imports=("torch",))
@@ -243,7 +228,7 @@ def _of_compile(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
         return
     arguments = ", ".join(f"{name}={literal(value)}" for name, value in new.compile.arguments.items())
     if any(site.options.get("torchs") for site in sites.of("model")):
-        inner = f", {arguments}" if arguments else ""
-        yield Edit("model", lines=(f"compile_in_place({{model}}{inner})",), parts=(COMPILE_IN_PLACE,))
+        line = f"compile_in_place({{model}}{', ' if arguments else ''}{arguments})"
+        yield Edit("model", lines=(line,), parts=("autoopt.benchmark.compiling:compile_in_place",))
     else:
         yield Edit("model", lines=(f"{{model}}.compile({arguments})",))

@@ -12,7 +12,7 @@ from typing import Any
 import libcst as cst
 
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, Statement, Suite
-from autoopt.export.text import WIDTH, broken
+from autoopt.export.text import EQUAL, WIDTH, broken
 
 
 def diff_of(before: str | None, after: str, name: str) -> str:
@@ -291,8 +291,7 @@ def with_argument(call: cst.Call, name: str, value: cst.BaseExpression, position
     if there is not None:
         arguments = [one.with_changes(value=value) if one is there else one for one in call.args]
         return call.with_changes(args=arguments)
-    equal = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
-    new = cst.Arg(keyword=cst.Name(name), value=value, equal=equal)
+    new = cst.Arg(keyword=cst.Name(name), value=value, equal=EQUAL)
     arguments = list(call.args)
     if arguments:
         last = arguments[-1]
@@ -320,6 +319,12 @@ def extended(elements: Sequence[Any], new: Any, between: cst.BaseParenthesizable
     return [*others, last.with_changes(comma=comma), new.with_changes(comma=last.comma)]
 
 
+def text_of(node: cst.BaseExpression) -> str | None:
+    """The text that a literal is; None of anything else."""
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return value if isinstance(value, str) else None
+
+
 def with_key(mapping: cst.BaseExpression, name: str, value: cst.BaseExpression) -> cst.Dict:
     """A mapping with a key set: ``{**mapping, "name": value}``, or within the braces where it is written with them."""
     if not isinstance(mapping, cst.Dict):
@@ -329,8 +334,7 @@ def with_key(mapping: cst.BaseExpression, name: str, value: cst.BaseExpression) 
         mapping = cst.Dict([cst.StarredDictElement(mapping)])
     new = cst.DictElement(cst.SimpleString(f'"{name}"'), value)
     elements = list(mapping.elements)
-    keys = [element.key if isinstance(element, cst.DictElement) else None for element in elements]
-    there = [i for i, key in enumerate(keys) if isinstance(key, cst.SimpleString) and key.evaluated_value == name]
+    there = [i for i, each in enumerate(elements) if isinstance(each, cst.DictElement) and text_of(each.key) == name]
     if there and not any(isinstance(element, cst.StarredDictElement) for element in elements[there[-1] :]):
         elements[there[-1]] = elements[there[-1]].with_changes(value=value)
     else:

@@ -110,20 +110,15 @@ def named_there(source: Source, site: Site) -> tuple[Spot, str] | None:
     return _target(source, assign, None if whole else held) if whole or held is not None else None
 
 
-def held_as(site: Site, function: str) -> str | None:
-    """The name under which a function of the script holds a model; None where it has none there."""
-    name = site.options.get("held_as", {}).get(function)
-    return name if isinstance(name, str) and name != "self" else None
-
-
-def named_before(source: Source, used: Place, held: str | None) -> tuple[Spot, str] | None:
+def named_before(source: Source, site: Site, used: Place) -> tuple[Spot, str] | None:
     """The last statement that gives a model the name under which these lines call it, and that name.
 
     Args:
         source: the file of the call.
-        used: its lines.
-        held: the name under which its function was seen to hold the model.
+        site: of the model, with the names under which functions were seen to hold it.
+        used: the lines of the call.
     """
+    held = site.options.get("held_as", {}).get(used.function)
     try:
         call = source.call(used)
     except NoHonestEditError:

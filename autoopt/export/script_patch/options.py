@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 import libcst as cst
 
-from autoopt.export.script_patch.editing import given
+from autoopt.export.script_patch.editing import given, text_of
 from autoopt.export.script_patch.source import NoHonestEditError, Source
 from autoopt.storage.fingerprint import LARGEST_NAMED, MOST_FILES, imported_files
 
@@ -59,16 +60,15 @@ class UserFiles:
 
     def __init__(self, first: Sequence[str], cwd: Path, read: Callable[[str], Source]) -> None:
         self._first, self._cwd, self._read = first, cwd, read
-        self._texts: dict[str, str] | None = None
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        first = [self._cwd / name for name in dict.fromkeys(self._first) if not Path(name).is_absolute()]
+        found = imported_files(first, [*(path.parent for path in first[:1]), self._cwd])
+        return {path.relative_to(self._cwd).as_posix(): whole.decode(errors="replace") for path, whole in found}
 
     def with_text(self, text: str) -> list[Source]:
         """The Python files in which a text stands; one that cannot be read is left out."""
-        if self._texts is None:
-            first = [self._cwd / name for name in dict.fromkeys(self._first) if not Path(name).is_absolute()]
-            found = imported_files(first, [*(path.parent for path in first[:1]), self._cwd])
-            self._texts = {
-                path.relative_to(self._cwd).as_posix(): whole.decode(errors="replace") for path, whole in found
-            }
         sources = []
         for name in [name for name, whole in self._texts.items() if text in whole]:
             with suppress(NoHonestEditError):
@@ -179,10 +179,10 @@ class ScriptOptions:
             self._found[key] = []
             for call in source.all_of(cst.Call):
                 if source.called(call) == "add_argument":
-                    words = [w for a in call.args if a.keyword is None and (w := _text(a.value))]
+                    words = [w for a in call.args if a.keyword is None and (w := text_of(a.value))]
                     long = next((word for word in words if word.startswith("--")), words[0] if words else "")
                     named = given(call).get("dest")
-                    dest = _text(named.value) if named else long.lstrip("-").replace("-", "_")
+                    dest = text_of(named.value) if named else long.lstrip("-").replace("-", "_")
                     if words and dest == attribute:
                         self._found[key].append(Option(source, call, tuple(words)))
         return self._found[key]
@@ -216,8 +216,3 @@ def _leaves(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     else:
         for child in node.children:
             yield from _leaves(child)
-
-
-def _text(node: cst.BaseExpression) -> str | None:
-    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
-    return value if isinstance(value, str) else None

@@ -18,7 +18,6 @@ from autoopt.export.script_patch.module import AddedFile, added_file
 from autoopt.export.script_patch.naming import (
     alike,
     data_of,
-    held_as,
     inline_model,
     named_before,
     named_there,
@@ -464,7 +463,7 @@ class Placing:
             return source, *assigned, True
         for used in site.used:  # made by a function that returns it: where it gets the name under which it is called
             caller = self.edits(used.file).source
-            found = named_before(caller, used, held_as(site, used.function))
+            found = named_before(caller, site, used)
             if found is not None:
                 return caller, *found, True
         inline = inline_model(source, site)
@@ -490,7 +489,7 @@ class Placing:
         source = self.edits(entry).source
         last = last_import(source)
         self._lines(edit, source, last, self._imported(source, edit.imports, last), apart=True)
-        self.touched = self.touched or self._at(source, last)
+        self.touched = self.touched or source.place(last.statement)
 
     def _place_left_out(self, edit: Edit) -> None:
         """Removes statements that consist of a call."""
@@ -524,7 +523,7 @@ class Placing:
             spot = source.statement(first)
             if text:
                 edits.replace_statement(spot, text)
-                self.touched = self._at(source, spot)
+                self.touched = source.place(spot.statement)
             else:
                 edits.remove(spot)
 
@@ -545,7 +544,7 @@ class Placing:
         code = {"call": source.code(there[0]), "called": source.code(there[0].func), "arguments": arguments}
         text = re.sub(r"\{(call|called|arguments)\}", lambda found: code[found[1]], text)
         self.edits(file).replace(there[0], text)
-        self.touched = self._at(source, source.line_of(there[0]))
+        self.touched = source.place(source.line_of(there[0]).statement)
 
     def _imported(self, source: Source, modules: tuple[str, ...], above: Spot | None = None) -> dict[str, str]:
         """Makes sure that a file imports these, where needed above one of its lines; what each is called there."""
@@ -556,8 +555,3 @@ class Placing:
                 self.edits(source.name).insert(last_import(source), [f"import {module}"], below=True)
             names[module] = name or module
         return names
-
-    @staticmethod
-    def _at(source: Source, spot: Spot) -> Place:
-        lines = source.lines(spot.statement)
-        return Place(file=source.name, line=lines.start.line, end_line=lines.end.line)

@@ -69,6 +69,10 @@ class Source:
         """First and last line of a node, from 1."""
         return self._ranges[node]
 
+    def place(self, first: cst.CSTNode, last: cst.CSTNode | None = None) -> Place:
+        """The lines of a node, or of those from one to another."""
+        return Place(file=self.name, line=self.lines(first).start.line, end_line=self.lines(last or first).end.line)
+
     def code(self, node: cst.CSTNode) -> str:
         return self.tree.code_for_node(node).strip()
 

@@ -84,7 +84,7 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
     if placing.sites.of("autocast"):
         _turn_on(placing, precision, device)
         return
-    losses, used = placing.sites_of("loss"), [ways for site in placing.sites_of("model") for ways in _ways_of(site)]
+    losses, used = placing.sites_of("loss"), _ways(placing)
     if precision.loss_scaling and len(losses) > 1:
         raise NoHonestEditError(f"{len(losses)} lines compute gradients: which scaler is whose is not known")
     covered: list[Way] = []
@@ -134,10 +134,11 @@ def _block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bo
     return own, False
 
 
-def _ways_of(site: Site) -> list[Way]:
+def _ways(placing: Placing) -> list[Way]:
     """Of each line that calls a model in training that line, and those from which it is reached, the nearest first."""
-    callers = (*site.callers, *[()] * len(site.used))
-    return [(place, *by) for place, by in zip(site.used, callers, strict=False)]
+    models = placing.sites_of("model")
+    pairs = (zip(model.used, (*model.callers, *[()] * len(model.used)), strict=False) for model in models)
+    return [(place, *by) for each in pairs for place, by in each]
 
 
 def _first_index_in(source: Source, way: Way, back: Spot) -> int | None:
@@ -178,11 +179,7 @@ def _wrap(
         _apart(placing, source, precision, call, back, header)
     if precision.loss_scaling:
         _scale(placing, source, call, torch_name, device)
-    placing.touched = Place(
-        file=source.name,
-        line=source.lines(first.statement).start.line,
-        end_line=source.lines(back.statement).end.line,
-    )
+    placing.touched = source.place(first.statement, back.statement)
 
 
 def _apart(placing: Placing, source: Source, precision: Precision, call: cst.Call, back: Spot, header: str) -> None:
@@ -285,7 +282,7 @@ def _cut(placing: Placing, count: int, part: str) -> None:
         raise NoHonestEditError(f"{len(losses)} lines compute gradients, each of a loss of its own")
     source = placing.edits(losses[0].file).source
     call = source.call(losses[0], "backward")
-    ways = [way for site in placing.sites_of("model") for way in _ways_of(site)]
+    ways = _ways(placing)
     back, chosen = _block_of(source, call, ways)
     indices = [_first_index_in(source, way, back) for way in ways]
     known = [index for index in indices if index is not None and index <= back.index]
@@ -323,10 +320,7 @@ def _cut(placing: Placing, count: int, part: str) -> None:
     names = ", ".join(f"{name}_piece" for name in batch)
     header = f"for {_SHARE}, {names} in {placing.import_part(source, part)}({count}, {', '.join(batch)})"
     edits.wrap(Wrapped(back.suite, min(known), back.index, header, tuple(above), tuple(below)))
-    first = back.suite.body[min(known)]
-    placing.touched = Place(
-        file=source.name, line=source.lines(first).start.line, end_line=source.lines(back.statement).end.line
-    )
+    placing.touched = source.place(back.suite.body[min(known)], back.statement)
 
 
 def _renamed(source: Source, node: cst.BaseExpression, batch: list[str]) -> str:
@@ -448,15 +442,11 @@ def _within_function(source: Source, spot: Spot) -> Iterator[cst.CSTNode]:
 _STEPS = "gradient_accumulation_steps"
 
 
-def _accelerated(placing: Placing) -> bool:
-    """Whether accelerate divides the losses, by a number that the script gives it."""
-    site = next((each for each in placing.sites.of("trainer") if each.call == "Accelerator"), None)
-    return site is not None and _STEPS in given(placing.edits(site.file).source.call(site, site.call))
-
-
 def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
     """The loader gives larger batches, and the number of those that make a step is written where it is made."""
-    if _accelerated(placing):
+    site = next((each for each in placing.sites.of("trainer") if each.call == "Accelerator"), None)
+    if site is not None and _STEPS in given(placing.edits(site.file).source.call(site, site.call)):
+        # accelerate divides the losses by this number
         placing.place(Edit("loader", arguments={"batch_size": size}))
         placing.place(Edit("trainer", arguments={_STEPS: count}))
         return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from autoopt.export.script_patch.editing import given
+from autoopt.export.script_patch.editing import given, text_of
 from autoopt.export.script_patch.options import ConfiguredLine, ScriptOptions, is_parsed, of_machine
 from autoopt.export.script_patch.source import NoHonestEditError, Source, from_imports, targets_of
 
@@ -22,8 +22,9 @@ def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | 
     if isinstance(value, cst.Name):
         return _assigned(source, value)
     owner = source.code(value.value) if isinstance(value, cst.Attribute) else ""
-    if isinstance(value, cst.Attribute) and owner == "self":
-        return _own(source, value)
+    if owner == "self":  # where one assignment keeps it there
+        found = source.values_of(source.code(value))
+        return found[0] if len(found) == 1 and not _changed_otherwise(source, source.code(value)) else None
     if isinstance(value, cst.Attribute) and owner == "self.hparams":
         return _hyperparameter(source, value)
     return None
@@ -77,13 +78,6 @@ def _handed_in(source: Source, function: cst.FunctionDef, name: str) -> cst.Base
     if parameter.default is None:
         raise _several(source, parameter.name)
     return parameter.default
-
-
-def _own(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
-    """The value under a name of the object itself, where one assignment keeps it there."""
-    asked = source.code(value)
-    found = source.values_of(asked)
-    return found[0] if len(found) == 1 and not _changed_otherwise(source, asked) else None
 
 
 def _hyperparameter(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
@@ -153,9 +147,7 @@ def _last_name(value: cst.BaseExpression) -> str | None:
     if isinstance(value, cst.Attribute):
         return value.attr.value
     if isinstance(value, cst.Subscript) and len(value.slice) == 1 and isinstance(value.slice[0].slice, cst.Index):
-        key = value.slice[0].slice.value
-        found = key.evaluated_value if isinstance(key, cst.SimpleString) else None
-        return found if isinstance(found, str) else None
+        return text_of(value.slice[0].slice.value)
     return None
 
 
@@ -179,9 +171,7 @@ def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     for call in source.all_of(cst.Call):
         if not source.called(call).lower().endswith(_READ):
             yield from (each.value for each in call.args if each.keyword is not None and each.keyword.value == name)
-    for element in source.all_of(cst.DictElement):
-        if isinstance(element.key, cst.SimpleString) and element.key.evaluated_value == name:
-            yield element.value
+    yield from (each.value for each in source.all_of(cst.DictElement) if text_of(each.key) == name)
 
 
 def _is_plain(value: cst.BaseExpression | None) -> bool:
@@ -326,6 +316,6 @@ def keys_of(source: Source, mapping: cst.BaseExpression) -> set[str] | None:
         return named if len(named) == len(mapping.args) else None
     if not isinstance(mapping, cst.Dict):
         return None
-    keys = [each.key for each in mapping.elements if isinstance(each, cst.DictElement)]
-    texts = {str(key.evaluated_value) for key in keys if isinstance(key, cst.SimpleString)}
+    keys = [text_of(each.key) for each in mapping.elements if isinstance(each, cst.DictElement)]
+    texts = {key for key in keys if key is not None}
     return texts if len(texts) == len(mapping.elements) else None

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from .requests import Batcher, asker, measure, quantile, tensors_of
+from .requests import Batcher, asker, mapped, measure, quantile, tensors_of
 from .variants import Variant, load
 
 BLOCKS, BLOCK_REQUESTS, BLOCK_SECONDS, WARM_UP = 5, 100, 1.0, 20
@@ -103,11 +103,7 @@ def _quality(predictor: Any, workload: Any, settings: dict[str, Any], folder: Pa
     if (folder / "answers.pt").is_file():
         return _same_answers(predictor, settings, folder)
     device = settings["device"]
-    batches = _read(folder / "validation.pt")
-    if device != "cpu":
-        from .requests import mapped
-
-        batches = [mapped(batch, lambda tensor: tensor.to(device)) for batch in batches]
+    batches = [mapped(batch, lambda tensor: tensor.to(device)) for batch in _read(folder / "validation.pt")]
     with torch.no_grad():
         value = float(workload.evaluate(predictor, batches)[settings["metric"]])
     more = settings["mode"] == "max"

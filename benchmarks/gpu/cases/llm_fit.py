@@ -9,6 +9,7 @@ autoopt finds a plan under which it fits, which is then its baseline.
 
 import torch
 import torch.nn.functional as F
+from gpt2 import evaluate, loss
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -123,17 +124,6 @@ def decoder(size, layers):
                 piece = flat[start : start + tile.numel()]
                 piece.copy_(tile[: piece.numel()])
     return model
-
-
-def loss(model, batch):
-    tokens, following = batch
-    logits = model(tokens)
-    return F.cross_entropy(logits.view(-1, logits.size(-1)), following.reshape(-1))
-
-
-def evaluate(model, batches):
-    losses = [loss(model, batch).item() for batch in batches]
-    return {"loss": sum(losses) / len(losses)}
 
 
 def optimizer(params, **options):

@@ -56,7 +56,7 @@ class Adopt:
         plan, count = result.best.plan.names(), len(changes)
         known = [each for strategy in plan for each in result.snippets if each.strategy == strategy]
         words = "{} change to adopt" if count == 1 else "{} changes to adopt, the most worthwhile first"
-        shown = say(words, Number(units.count(count), count, ("/best/plan/changes",), "count"))
+        shown = say(words, number(count, units.count, "/best/plan/changes", how="count"))
         self.headline = shown if changes else say("Nothing to adopt: no change was kept")
         self.changes = sorted(changes, key=lambda item: -(item.gain.value.value or 0) if item.gain else 0.0)
         self.together = codes_of(known, plan) if known else ()
@@ -173,7 +173,7 @@ class PatchView:
 
     def __init__(self, patch: ScriptPatch) -> None:
         written = sum(change.how == "patched" for change in patch.changes)
-        values = (Number(units.count(n), n, ("/patch/changes",), "count") for n in (written, len(patch.changes)))
+        values = (number(n, units.count, "/patch/changes", how="count") for n in (written, len(patch.changes)))
         words = "{} of {} kept changes are in the patch"
         words = words if len(patch.changes) > 1 else words.replace("changes are", "change is")
         self.headline = say(words, *values) if patch.changes else say("Nothing to patch: no change was kept")

@@ -87,7 +87,7 @@ def headline_phrase(result: Result) -> Phrase:
         return _nothing(result)
     if claim.value is None:
         changes = len(result.found)
-        shown = Number(units.count(changes), changes, ("/best/plan/changes",), "count")
+        shown = number(changes, units.count, "/best/plan/changes", how="count")
         kept = say("{} change" if changes == 1 else "{} changes", shown)
         return say("{} kept, but the final plan was not measured against the baseline", kept)
     words = {"faster": "{} faster ", "slower": "Slower: {} "}.get(claim.status, "No gain shown: {} ")

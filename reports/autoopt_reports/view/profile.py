@@ -91,7 +91,7 @@ def _headline(profile: Profile) -> Phrase:
     if round_.ceiling_step_seconds is None:
         return say("A step takes {}", number(round_.step_seconds, units.duration, "/round/step_seconds"))
     room = round_.step_seconds / round_.ceiling_step_seconds if round_.ceiling_step_seconds else 0.0
-    shown = Number(units.ratio(room), room, ("/round/step_seconds", "/round/ceiling_step_seconds"), "quotient")
+    shown = number(room, units.ratio, "/round/step_seconds", "/round/ceiling_step_seconds", how="quotient")
     return say("At most {} faster, if every stage reached its ceiling on this machine", shown)
 
 

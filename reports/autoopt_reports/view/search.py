@@ -41,8 +41,8 @@ class SearchSection:
         settled, every = sum(row.verdict is not None for row in result.decided), len(result.decided)
         self.decided_headline = say(
             "{} of {} candidates that were measured are decided",
-            Number(units.count(settled), settled, ("/decided",), "count_decided"),
-            Number(units.count(every), every, ("/decided",), "count"),
+            number(settled, units.count, "/decided", how="count_decided"),
+            number(every, units.count, "/decided", how="count"),
         )
         self.decided = tuple(
             (name(row.strategy, 40), WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by)))
@@ -90,7 +90,7 @@ def _spent(result: Result) -> tuple[tuple[str, Number, Number], ...]:
     rows = []
     for index, row in enumerate(result.spent):
         path, share = f"/spent/{index}/seconds", row.seconds / result.seconds if result.seconds else 0.0
-        of_all = Number(units.percent(share), share, (path, "/seconds"), "quotient")
+        of_all = number(share, units.percent, path, "/seconds", how="quotient")
         rows.append((row.on, number(row.seconds, units.duration, path), of_all))
     return tuple(sorted(rows, key=lambda row: -(row[1].value or 0.0)))
 

@@ -113,7 +113,7 @@ def _bar(path: str, round_: Round, when: str, colours: dict[str, int]) -> StepBa
     step, whole, paths = round_.step_seconds, f"{path}/step_seconds", list[str]()
 
     def share(seconds: float, how: str, *sources: str) -> Number:
-        return Number(units.percent(seconds / step), seconds / step, sources, how)
+        return number(seconds / step, units.percent, *sources, how=how)
 
     segments, rest = [], step
     for index, stage in enumerate(round_.stages):
@@ -126,7 +126,7 @@ def _bar(path: str, round_: Round, when: str, colours: dict[str, int]) -> StepBa
                 Segment(name(stage.name, 30), colours[stage.name], seconds, share(exposed, "quotient", at, whole))
             )
     if segments and rest > 0.005 * step:
-        seconds = Number(units.duration(rest), rest, (whole, *paths), "less_all")
+        seconds = number(rest, units.duration, whole, *paths, how="less_all")
         segments.append(Segment(REST, len(colours), seconds, share(rest, "share_less_all", whole, *paths)))
     return StepBar(when, number(step, units.duration, whole), tuple(segments))
 
@@ -169,7 +169,7 @@ def _idle(round_: Round, path: str) -> Phrase:
     seconds, at, cause = max(waits)
     return say(
         "Compute stands idle for {} of the step; the largest cause is {} ({}).",
-        Number(units.percent(share), share, (f"{path}/step_seconds", *paths), "share_all"),
+        number(share, units.percent, f"{path}/step_seconds", *paths, how="share_all"),
         name(cause, 60),
         number(seconds, units.duration, at),
     )

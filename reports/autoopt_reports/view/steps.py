@@ -9,7 +9,7 @@ from typing import Literal
 from autoopt.records import Result
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import kept_trials
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, say
+from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
 
 MINUS = "-"
 
@@ -38,7 +38,7 @@ def step_basis(result: Result) -> Basis | None:
         batch, how = batch * result.workload.processes, "product"
         paths = (*paths, "/workload/processes")
     if batch and before.samples_per_second and after.samples_per_second:
-        size = Number(units.count(batch), batch, paths, how)
+        size = number(batch, units.count, *paths, how=how)
         words = say("{} samples, one batch of the baseline, in interleaved blocks", size)
         seconds = batch / before.samples_per_second, batch / after.samples_per_second
         return Basis(words, *seconds, (*paths, "/baseline/samples_per_second"), (*paths, "/best/samples_per_second"))
@@ -170,7 +170,7 @@ def forest_view(result: Result) -> Forest | None:
     floor = result.noise.floor
     band = (1 / (1 + floor), 1 + floor) if floor is not None else None
     words = (
-        say("Grey: gains under the noise floor of {}", Number(units.percent(floor), floor, ("/noise/floor",)))
+        say("Grey: gains under the noise floor of {}", number(floor, units.percent, "/noise/floor"))
         if floor is not None
         else say("The noise floor was not measured.")
     )

@@ -100,7 +100,7 @@ def throughput(configuration: Configuration, path: str) -> Number:
     """Samples per second; steps, where samples cannot be counted and the steps were timed."""
     step = configuration.step_seconds
     if configuration.samples_per_second is None and step is not None:
-        return Number(units.step_rate(1.0 / step.p50), 1.0 / step.p50, (f"{path}/step_seconds/p50",), "per_second")
+        return number(1.0 / step.p50, units.step_rate, f"{path}/step_seconds/p50", how="per_second")
     return number(configuration.samples_per_second, units.rate, f"{path}/samples_per_second")
 
 
@@ -229,6 +229,6 @@ def interval(
         part("low"),
         part("high"),
         None if sure is None else Number(f"{sure * 100:g} %", sure, (f"{path}/confidence",)),
-        Number(units.count(estimate.n), estimate.n, (f"{path}/n",)),
+        number(estimate.n, units.count, f"{path}/n"),
         estimate.kind,
     )

@@ -87,7 +87,7 @@ def _time_memory(result: Result) -> Tradeoff | None:
     def place(measured: Configuration | Trial, path: str) -> tuple[Number | None, Number]:
         rate = measured.samples_per_second
         seconds = 1000.0 / rate if rate else 0.0
-        x = Number(units.duration(seconds), seconds, (f"{path}/samples_per_second",), "per_thousand") if rate else None
+        x = number(seconds, units.duration, f"{path}/samples_per_second", how="per_thousand") if rate else None
         return x, number(measured.peak_memory_bytes, units.bytes_, f"{path}/peak_memory_bytes")
 
     failed: list[Spot] = []
@@ -144,7 +144,7 @@ def _headline(spots: tuple[Spot, ...], failed: list[Spot]) -> Phrase:
     else:
         text = say("No knee: too few settings lie on the front")
     if failed:
-        shown = Number(units.count(len(failed)), len(failed), ("/trials",), "count_failed_with_memory")
+        shown = number(len(failed), units.count, "/trials", how="count_failed_with_memory")
         text = text + say(
             "; {} failed" + (" trial stands" if len(failed) == 1 else " trials stand") + " at the edge", shown
         )

@@ -77,7 +77,7 @@ def trial_groups(result: Result) -> tuple[TrialGroup, ...]:
     groups = []
     for verdict, title, meaning, mark in GROUPS:
         rows = tuple(TrialRow(place, trial) for place, trial in enumerate(result.trials) if trial.verdict is verdict)
-        shown = Number(units.count(len(rows)), len(rows), ("/trials",), f"count_{verdict.value}")
+        shown = number(len(rows), units.count, "/trials", how=f"count_{verdict.value}")
         groups.append(TrialGroup(verdict.value, title, meaning, mark, shown, verdict not in UNMEASURED, rows))
     return tuple(groups)
 
@@ -109,7 +109,7 @@ class PredictionRow:
         low, high = (p.value, p.value) if p.kind is EstimateKind.DECLARED else (p.low, p.high)
         self.held = low <= r.high and r.low <= high
         miss = math.exp(abs(math.log(r.value / p.value))) - 1  # as a factor less one
-        self.miss = Number(units.percent(miss), miss, (f"{at}/predicted/value", f"{at}/{field}/value"), "miss")
+        self.miss = number(miss, units.percent, f"{at}/predicted/value", f"{at}/{field}/value", how="miss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ def predictions_view(result: Result) -> Predictions | None:
     middle = median(row.miss.value or 0.0 for row in rows)
     text = say(
         "{} of {} predictions agree with their result; the median miss is {}",
-        Number(units.count(good), good, ("/trials",), "count_held"),
-        Number(units.count(len(rows)), len(rows), ("/trials",), "count_predicted"),
-        Number(units.percent(middle), middle, ("/trials",), "median_miss"),
+        number(good, units.count, "/trials", how="count_held"),
+        number(len(rows), units.count, "/trials", how="count_predicted"),
+        number(middle, units.percent, "/trials", how="median_miss"),
     )
     return Predictions(text, tuple(rows))

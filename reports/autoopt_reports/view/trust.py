@@ -10,7 +10,7 @@ from autoopt.records import Result
 from autoopt_reports.view import units
 from autoopt_reports.view.claims import claim_of, repeats_phrase, verified_phrase
 from autoopt_reports.view.quality import quality_view
-from autoopt_reports.view.text import LONGEST_SENTENCES, Number, Phrase, interval, join, name, number, say
+from autoopt_reports.view.text import LONGEST_SENTENCES, Phrase, interval, join, name, number, say
 
 Level = Literal["good", "caution", "open"]
 
@@ -122,8 +122,8 @@ def _gaps(result: Result) -> Check | None:
     warnings, gaps = len(result.warnings), len(result.not_measured)
     if not warnings and not gaps:
         return Check("Warnings", "good", say("None."))
-    shown = Number(units.count(warnings), warnings, ("/warnings",), "count")
-    missing = Number(units.count(gaps), gaps, ("/not_measured",), "count")
+    shown = number(warnings, units.count, "/warnings", how="count")
+    missing = number(gaps, units.count, "/not_measured", how="count")
     words = "No warnings" if not warnings else "{} warning" if warnings == 1 else "{} warnings"
     thing = "; {} thing not measured" if gaps == 1 else "; {} things not measured"
     return Check(

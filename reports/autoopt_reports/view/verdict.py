@@ -83,7 +83,7 @@ def _changes(result: Result) -> Phrase | None:
     names = [say("{}", change_name(change.strategy, change.setting, longest=60)) for change in result.found]
     if not names:
         return None
-    count = Number(units.count(len(names)), len(names), ("/best/plan/changes",), "count")
+    count = number(len(names), units.count, "/best/plan/changes", how="count")
     text = say("{} change: " if len(names) == 1 else "{} changes: ", count) + join(names[:MOST_CHANGES], "; ")
     return text + (" and more." if len(names) > MOST_CHANGES else ".")
 
@@ -141,7 +141,7 @@ def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
     if None in steps:
         return
     each = [
-        Number(units.duration(took.value / count), took.value / count, (*took.paths, f"{AT}/{side}_steps"), "quotient")
+        number(took.value / count, units.duration, *took.paths, f"{AT}/{side}_steps", how="quotient")
         for took, count, side in zip(seconds, steps, sides, strict=True)
         if took.value is not None
     ]

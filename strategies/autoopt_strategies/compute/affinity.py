@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, guessed
 from autoopt_strategies.compute.threads import core_numbers
-from autoopt_strategies.distributed.ddp import described, processes
+from autoopt_strategies.distributed.ddp import described
 
 
 class Affinity(Strategy):
@@ -51,7 +53,7 @@ class Affinity(Strategy):
         wanted = [{"affinity": list(found["affinity"])}] if found.get("lost") else []
         wanted += [{"affinity": list(found["near_device"])}] if found.get("near_device") else []
         bound = case.setup.flags.get("affinity") is not None or not described(case)
-        divided = not bound and 2 <= processes(case) <= (case.environment.cores or 1)
+        divided = not bound and 2 <= case.setup.distributed.processes <= (case.environment.cores or 1)
         return [*wanted, {"own": True}] if divided else wanted
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
@@ -72,8 +74,6 @@ class Affinity(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Cores before the workload was imported, those that it lost, and those of the GPU's NUMA node."""
-        import os
-
         if not hasattr(os, "sched_getaffinity"):
             return {}
         now, before = os.sched_getaffinity(0), set(live.cores_at_start)
@@ -84,8 +84,6 @@ class Affinity(Strategy):
 
 def near_device(device: Any) -> set[int]:
     """Cores of the NUMA node that a CUDA device hangs on; empty where that is not known."""
-    from pathlib import Path
-
     import torch
 
     if device.type != "cuda":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, kept, operator_share, tried_or_at_most
 from autoopt_strategies.compute.rewriting.attention_source import statements
 from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edits_of
@@ -101,11 +101,7 @@ class FlashAttention(Strategy):
 
     def settings(self, case: Case) -> Settings:
         found = case.inspected(self.name)
-        setting: Setting = {}
-        if found.get("switch"):
-            setting["switch"] = True
-        if found.get("functions"):
-            setting["functions"] = found["functions"]
+        setting: Setting = {name: found[name] for name in ("switch", "functions") if found.get(name)}
         if setting and not kept((yield setting)):
             return
         off = _off(case)
@@ -117,18 +113,15 @@ class FlashAttention(Strategy):
         return setup.with_flags(attention_off=tuple(setting["off"])) if setting.get("off") else setup
 
     def recipe(self, setting: Setting) -> Recipe:
-        edits: tuple[Edit, ...] = ()
-        lines = [f"torch.backends.cuda.enable_{each}_sdp(False)" for each in setting.get("off", ())]
+        lines, functions = list[str](), [] if setting.get("switch") else setting.get("functions", [])
         if setting.get("switch"):
-            line = 'model.set_attn_implementation("sdpa")  # timm: attention.fused_attn = True'
-        elif setting.get("functions"):
-            functions = setting["functions"]
+            lines.append('model.set_attn_implementation("sdpa")  # timm: attention.fused_attn = True')
+        elif functions:
             where = ", ".join(each["function"] for each in functions)
-            line = f"y = F.scaled_dot_product_attention(q, k, v, is_causal=...)  # in {where}, for softmax(q @ k.T) @ v"
-            edits = edits_of(functions, statements)
-        else:
-            line = ""
-        return Recipe.noted("\n".join([*([line] if line else []), *lines]), edits=edits)
+            call = "y = F.scaled_dot_product_attention(q, k, v, is_causal=...)"
+            lines.append(f"{call}  # in {where}, for softmax(q @ k.T) @ v")
+        lines += [f"torch.backends.cuda.enable_{each}_sdp(False)" for each in setting.get("off", ())]
+        return Recipe.noted("\n".join(lines), edits=edits_of(functions, statements))
 
     def inspect(self, live: Any) -> Setting:
         """Where attention is, whether the rewritten one is equal on a real batch, and what it brings on a copy."""

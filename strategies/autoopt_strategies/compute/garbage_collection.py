@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -26,8 +28,6 @@ class CollectRarely:
     every: int = 100
 
     def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        import gc
-
         def made(params: Any) -> Any:
             optimizer = factory(params)
             steps = 0
@@ -107,9 +107,6 @@ class GarbageCollection(Strategy):
 
 def collected_share(work: Callable[[], Any]) -> float:
     """Share of the seconds of some work that Python's garbage collector takes."""
-    import gc
-    from time import perf_counter
-
     began, spent = 0.0, 0.0
 
     def watch(phase: str, _: Any) -> None:
@@ -130,8 +127,6 @@ def collected_share(work: Callable[[], Any]) -> float:
 
 def _read(dataset: Any, collate: Callable[[Any], Any]) -> None:
     """Reads samples for a while, a batch of them alive at a time as in a loader, which collates them."""
-    from time import perf_counter
-
     alive: list[Any] = []
     until, index = perf_counter() + SECONDS, 0
     while perf_counter() < until:

@@ -13,9 +13,11 @@ from autoopt_strategies.compute.rewriting.source import (
     Edits,
     Refused,
     RewriteFunctions,
+    body_of,
     edits_of,
     function_of,
     module_name,
+    part_of,
     written,
 )
 
@@ -28,8 +30,8 @@ OPERATORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "layer_norm": ("layer_norm", ("{x}", "{shape}", "{weight}", "{bias}", "eps={eps}")),
 }
 """Functions of ``torch.nn.functional`` with the arguments that a patch prints."""
-CALLS = {"convolutions": "convolved", "recurrent": "padded"}
-"""What computes calls of torch's own modules in another way, by the key of a setting that names their places."""
+CALLS = ("convolutions", "recurrent")
+"""Keys of a setting that name calls of torch's own modules, which ``rewriting.calls.KINDS`` computes otherwise."""
 
 
 def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
@@ -91,19 +93,18 @@ class NativeOperators(Strategy):
         return reduce(lambda one, change: one.with_model(change), transforms(setting), setup)
 
     def recipe(self, setting: Setting) -> Recipe:
-        functions, otherwise = setting.get("functions", []), [(CALLS[kind], setting.get(kind) or {}) for kind in CALLS]
+        functions = setting.get("functions", [])
         lines = [f"# in {each['function']}: torch's own {each['native']}" for each in functions]
-        lines += [f"# {path}: {name}({path}, ...)" for name, found in otherwise for path in found.get("paths", ())]
-        places = tuple(
-            Edit(
-                "call",
-                (each["file"], str(each["line"]), each["called"], f"{name}({{called}}, {{arguments}})"),
-                parts=(f"autoopt_strategies.compute.rewriting.calls:{name}",),
-            )
-            for name, found in otherwise
-            for each in found.get("places", ())
-        )
-        return Recipe.noted("\n".join(lines), edits=(*edits_of(functions, statements), *places))
+        edits = [*edits_of(functions, statements)]
+        for kind in (each for each in CALLS if setting.get(each)):
+            from autoopt_strategies.compute.rewriting.calls import KINDS
+
+            name, part = KINDS[kind].function.__name__, part_of(KINDS[kind].function)
+            lines += [f"# {path}: {name}({path}, ...)" for path in setting[kind]["paths"]]
+            for each in setting[kind]["places"]:
+                place = (each["file"], str(each["line"]), each["called"])
+                edits.append(Edit("call", (*place, f"{name}({{called}}, {{arguments}})"), parts=(part,)))
+        return Recipe.noted("\n".join(lines), edits=tuple(edits))
 
     def inspect(self, live: Any) -> Setting:
         """Operators that a model writes out and that torch has equal and faster, and what they bring on a copy."""
@@ -135,7 +136,7 @@ def statements(text: str, name: str, native: str, weight: str = "", bias: str = 
     named = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     if len(named) != 2:
         raise Refused(f"{name} takes more than one tensor")
-    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    body = body_of(function)
     if not body or not isinstance(body[-1], ast.Return) or not all(map(_computes, body[:-1])):
         raise Refused("its statements do more than compute what is returned")
     if len({function.lineno, *(each.lineno for each in body)}) <= len(body):

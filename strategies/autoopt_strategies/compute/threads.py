@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -39,7 +40,7 @@ class Threads(Strategy):
     def settings(self, case: Case) -> Settings:
         cores = case.environment.cores or 2
         now = compute_threads(case)
-        numbers = [number for number in doubling(1, cores) if number != now]
+        numbers = [number for number in doubling(cores) if number != now]
         if not numbers:
             return
         first = frugal(numbers, lambda number: self.predict(case, {"threads": number})) or numbers[-1]
@@ -62,8 +63,6 @@ class Threads(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Cores of each NUMA node, where there is more than one."""
-        from pathlib import Path
-
         nodes = []
         for file in sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
             try:

@@ -47,8 +47,8 @@ class DistributedDataParallel(Strategy):
             return Applies.no(f"the script is started in {facts.processes} processes already")
         if most < 2:
             return Applies.no("one process was asked for; --nproc 1..N lets up to N be tried")
-        if processes(case) > 1:
-            return Applies.no(f"training is in {processes(case)} processes already")
+        if case.setup.distributed.processes > 1:
+            return Applies.no(f"training is in {case.setup.distributed.processes} processes already")
         if facts.adapter is not None:
             return Applies.no(f"a workload of {facts.adapter} starts its processes in its own way")
         if not facts.dataset.map_style:
@@ -121,18 +121,13 @@ class DistributedDataParallel(Strategy):
 # Questions that strategies of several processes ask of a case.
 
 
-def processes(case: Case) -> int:
-    """Processes that the incumbent trains in."""
-    return case.setup.distributed.processes
-
-
 def replicated(case: Case) -> Applies:
     """Yes where the incumbent trains in several processes, each with the whole model."""
     if case.workload.processes > 1 and case.workload.wrapped is None:
         return Applies.no("the script makes no DistributedDataParallel, whose arguments could be changed")
     if case.workload.wrapped is not None:
         return Applies.yes()
-    if processes(case) < 2:
+    if case.setup.distributed.processes < 2:
         return Applies.no("training is in one process, which has nobody to send gradients to")
     if case.setup.distributed.fully_sharded is not None:
         return Applies.no("parameters are shared out between the processes, which send them in another way")

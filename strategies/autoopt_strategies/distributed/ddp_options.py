@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, gain, guessed, kept, seconds_of
-from autoopt_strategies.distributed.ddp import described, gradient_bytes, processes, replicated, wrapped
+from autoopt_strategies.common import Setting, Settings, at_most, batch_now, gain, guessed, kept, seconds_of
+from autoopt_strategies.distributed.ddp import described, gradient_bytes, replicated, wrapped
 
 USUAL = 25.0
 """Megabytes of a bucket that torch begins with."""
@@ -64,7 +64,7 @@ class DdpOptions(Strategy):
         if setting.get("compression"):
             return at_most(gain(case, {"communication": sent / 2}))
         if setting.get("quiet_accumulation"):
-            return at_most(gain(case, {"communication": sent / _micro_batches(case)}))
+            return at_most(gain(case, {"communication": sent / batch_now(case)[1]}))
         rate = case.environment.peaks.memory_bytes_per_second
         if setting.get("static_graph") or rate is None or not backward:
             return guessed(0.98, 1.1)
@@ -113,10 +113,6 @@ class DdpOptions(Strategy):
         )
 
 
-def _micro_batches(case: Case) -> int:
-    return int(case.setup.batch.accumulation or case.workload.accumulation)
-
-
 def _options(case: Case) -> Iterator[tuple[str, list[Any] | str]]:
     """Each option with the values to try, or why there are none."""
     there = wrapped(case, "gradient_as_bucket_view") or case.setup.distributed.bucket_view
@@ -155,7 +151,7 @@ def _sizes(case: Case) -> list[Any] | str:
 def _quiet(case: Case) -> list[Any] | str:
     if not (able := described(case)):
         return able.reason
-    if processes(case) < 2 or _micro_batches(case) < 2:
+    if case.setup.distributed.processes < 2 or batch_now(case)[1] < 2:
         return "a step is one micro-batch: its gradients are sent once"
     if case.setup.distributed.static_graph:
         return "the graph is learnt from a first micro-batch that is sent (static_graph)"

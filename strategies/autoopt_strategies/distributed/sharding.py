@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, gain, guessed, memory_short, seconds_of, while_kept
-from autoopt_strategies.distributed.ddp import described, processes, replicated
-
-STATELESS = ("SGD",)
+from autoopt_strategies.distributed.ddp import described, replicated
 
 
 class Sharding(Strategy):
@@ -37,7 +35,7 @@ class Sharding(Strategy):
     def applies(self, case: Case) -> Applies:
         if not (able := described(case)):
             return able
-        if processes(case) < 2:
+        if case.setup.distributed.processes < 2:
             return Applies.no("training is in one process, which has nobody to share with")
         states, parameters = _states_stay(case), _parameters_stay(case)
         return Applies.no(f"states: {states}; parameters: {parameters}") if states and parameters else Applies.yes()
@@ -46,7 +44,7 @@ class Sharding(Strategy):
         """At the very best an update takes its share of the time; what sending costs is not known."""
         if "fully_sharded" in setting:  # it saves memory: a step that fits as it is gains nothing of it but noise
             return guessed(0.5, 1.1)
-        found = gain(case, {"optimizer": seconds_of(case, "optimizer") / processes(case)})
+        found = gain(case, {"optimizer": seconds_of(case, "optimizer") / case.setup.distributed.processes})
         if found is None or _parameters_stay(case):
             return None if found is None else guessed(0.5, found.high, found.value)
         return guessed(0.5, max(found.high, 1.1), found.value)  # parameters are shared out after it
@@ -59,7 +57,7 @@ class Sharding(Strategy):
 
     def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """All but this process's share: of the states, or of parameters and gradients, too."""
-        if not described(case) or processes(case) < 2:
+        if not described(case) or case.setup.distributed.processes < 2:
             return []
         states = [] if _states_stay(case) else [(0.05, {"sharded_optimizer": True})]
         if case.device != "cuda" or not case.workload.model.repeated_blocks:
@@ -89,8 +87,8 @@ def _states_stay(case: Case) -> str:
     if not (able := replicated(case)):
         return able.reason
     optimizer = case.workload.optimizer
-    if optimizer.type in STATELESS and not optimizer.options.get("momentum"):
-        return f"{optimizer.type} without momentum has no states to share out"
+    if optimizer.type == "SGD" and not optimizer.options.get("momentum"):
+        return "SGD without momentum has no states to share out"
     if optimizer.groups > 1:
         return f"the optimizer has {optimizer.groups} groups of parameters, one can be shared out"
     if optimizer.module == "autoopt_model.muon":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from typing import Any
 
 
@@ -53,6 +55,20 @@ def kept_by_index(prepare: Any) -> Any:
     return read
 
 
+def kept_by_arguments(function: Any) -> Any:
+    """A function that makes the same of the same arguments every time: made once, then taken from memory."""
+    kept: dict[Any, Any] = {}
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        key = (arguments, tuple(sorted(named.items())))
+        if key not in kept:
+            kept[key] = function(*arguments, **named)
+        return kept[key]
+
+    return call
+
+
 def read_by_threads(dataset: Any, indices: list[int], threads: int) -> list[Any]:
     """The samples of a batch: what is not kept of each yet is made at the same time, the rest in their order."""
     new = [index for index in indices if index not in dataset.__dict__.get("_kept", ())]
@@ -78,8 +94,6 @@ def transformed(sample: Any, transforms: tuple[Any, ...]) -> Any:
 
 def split(dataset: Any, first: int) -> tuple[Any, tuple[Any, ...]]:
     """The dataset with only the first of its transforms, and the other transforms."""
-    from copy import copy
-
     from torch.utils.data import Subset
 
     head = copy(dataset)
@@ -131,8 +145,6 @@ def equal(one: Any, other: Any, within: tuple[int, ...] = ()) -> bool:
     Args:
         within: what holds ``one``, by ``id``: an object that refers back to its holder is not followed for ever.
     """
-    import weakref
-
     import numpy as np
     import torch
 

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, kept, tried_gain
+from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, first_line, kept, tried_gain
 from autoopt_strategies.compute.rewriting.source import users_path
 from autoopt_strategies.input.batches import Wrapper, dataset_of, equal, leaves
 from autoopt_strategies.input.images import LIBRARIES, decoded, drafted, imdecode_reduced, imread_reduced, jpeg_size
@@ -23,10 +23,9 @@ from autoopt_strategies.input.probes import sample_of, seconds_ratio, spread
 
 CLOSE = 0.05
 """Mean difference of an image, in shares of its range, up to which it is the same image decoded otherwise."""
-FORMATS = {"simplejpeg": ("JPEG",), "opencv": ("JPEG", "PNG"), "torchvision": ("JPEG", "PNG")}
-"""Formats that each library is asked to read in Pillow's place."""
-MODULES = {"simplejpeg": "simplejpeg", "opencv": "cv2", "torchvision": "torchvision.io"}
-"""The import of each library, in the order in which they are asked."""
+BOTH = frozenset({"JPEG", "PNG"})
+MODULES = {"simplejpeg": ("simplejpeg", {"JPEG"}), "opencv": ("cv2", BOTH), "torchvision": ("torchvision.io", BOTH)}
+"""The import of each library, in the order in which they are asked, and the formats that it reads in Pillow's place."""
 READING = {
     "PIL.Image": ("Pillow", ("open",)),
     "cv2": ("OpenCV", ("imread", "imdecode")),
@@ -192,11 +191,9 @@ class Decoding(Strategy):
     def inspect(self, live: Any) -> Setting:
         """Who decodes in which lines, which library makes the same samples, and how far images are shrunk anyway."""
         dataset = dataset_of(live.workload)
-        return {
-            "reduced": reduced_size(dataset),
-            "by": fastest_library(dataset),
-            "calls": reading_calls(dataset),
-        }
+        if not spread(dataset):
+            return {"reduced": {"reason": "samples cannot be read one by one"}}
+        return {"reduced": reduced_size(dataset), "by": fastest_library(dataset), "calls": reading_calls(dataset)}
 
 
 # who decodes
@@ -257,8 +254,8 @@ def _call(reader: str, name: str, frame: FrameType | None) -> Setting:
 
 def reading_calls(dataset: Any) -> list[Setting]:
     """Lines of the user's that have images read, each once."""
-    found = [each for index in spread(dataset)[:1] for each in readers(dataset, index)]
-    places = {(each["file"], each["line"], each["name"]) for each in found if each["reader"] in ("Pillow", "OpenCV")}
+    found = (each for each in readers(dataset, spread(dataset)[0]) if each["reader"] in ("Pillow", "OpenCV"))
+    places = {(each["file"], each["line"], each["name"]) for each in found}
     return [{"file": file, "line": line, "name": name} for file, line, name in sorted(places)]
 
 
@@ -272,17 +269,15 @@ def fastest_library(dataset: Any) -> Setting:
         ``{"by", "ratio": seconds with it over those now}``, or ``{"reason": why none}``.
     """
     indices = spread(dataset)
-    if not indices:
-        return {"reason": "samples cannot be read one by one"}
     seen = readers(dataset, indices[0])
     formats = {each["format"] for each in seen if each["reader"] == "Pillow" and each["mode"] == "RGB"}
-    if not formats & {"JPEG", "PNG"}:
+    if not formats & BOTH:
         return {"reason": _not_pillow_s(seen)}
     ratios: dict[str, float] = {}
     others: dict[str, str] = {}
-    for library in MODULES:
+    for library, (_, read) in MODULES.items():
         other = Decode(by=library)(dataset)
-        if not formats & set(FORMATS[library]):
+        if not formats & read:
             others[library] = f"does not read {', '.join(sorted(map(str, formats)))}"
         elif why := missing(library):
             others[library] = why
@@ -298,7 +293,7 @@ def fastest_library(dataset: Any) -> Setting:
 
 def missing(library: str) -> str:
     """Why a library cannot be had here; empty where it can."""
-    module = MODULES[library]
+    module, _ = MODULES[library]
     try:
         import_module(module)
     except Exception as error:  # torchvision next to another torch than the one that it was built for
@@ -326,8 +321,6 @@ def _not_pillow_s(seen: list[Setting]) -> str:
 def reduced_size(dataset: Any) -> Setting:
     """``{"shorter": pixels, "reader", "ratio": seconds so over seconds now}``, or ``{"reason": why not}``."""
     indices = spread(dataset)
-    if not indices:
-        return {"reason": "samples cannot be read one by one"}
     for reader in ("pillow", "opencv"):
         seen = _shrunk(reader, dataset, indices)
         if not seen:
@@ -339,7 +332,7 @@ def reduced_size(dataset: Any) -> Setting:
         try:
             alike = all(_alike(sample_of(dataset, index), sample_of(other, index)) for index in indices)
         except Exception as error:  # boxes in pixels of the whole image
-            return {"reason": f"samples cannot be made of an image of a reduced size: {type(error).__name__}: {error}"}
+            return {"reason": f"samples cannot be made of an image of a reduced size: {first_line(error)}"}
         if not alike:
             return {"reason": "samples differ in more than the pixels of an image when it is decoded at a reduced size"}
         return {"shorter": shorter, "reader": reader, "ratio": min(1.0, seconds_ratio(dataset, other, indices))}

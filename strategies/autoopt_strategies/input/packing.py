@@ -33,20 +33,14 @@ class PackSequences:
 
         @functools.wraps(plain)  # a trainer reads its signature
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            args, kwargs = pack(self, args, kwargs, multiple)
+            if self.training and not args and packable(kwargs):
+                # A cache of keys and values would make the library take the positions for those of one long sequence.
+                others = {name: value for name, value in kwargs.items() if name not in NEEDED}
+                kwargs = {**others, **packed(kwargs, multiple), "use_cache": False}
             return plain(self, *args, **kwargs)
 
         model.__class__ = with_method(type(model), "forward", forward)
         return model
-
-
-def pack(model: Any, args: Any, kwargs: Any, multiple: int) -> Any:
-    """The arguments of a model's call with its sequences packed; those of other calls as they are."""
-    if not model.training or args or not packable(kwargs):
-        return args, kwargs
-    others = {name: value for name, value in kwargs.items() if name not in NEEDED}
-    # A cache of keys and values would make the library take the positions for those of one long sequence.
-    return args, {**others, **packed(kwargs, multiple), "use_cache": False}
 
 
 def packable(batch: Any) -> bool:
@@ -68,12 +62,10 @@ def packed(batch: Any, multiple: int) -> dict[str, Any]:
     import torch
 
     ids, real = batch["input_ids"], batch["attention_mask"] != 0
-    lengths = real.sum(1).tolist()
+    counts = real.sum(1)
+    lengths, starts = counts.tolist(), (counts.cumsum(0) - counts).tolist()
     width = -(-max(lengths) // multiple) * multiple
     rows = placed(lengths, width)
-    starts = [0]
-    for length in lengths[:-1]:
-        starts.append(starts[-1] + length)
     source = torch.full((len(rows), width), -1)
     positions = torch.zeros(len(rows), width, dtype=torch.long)
     for row, members in enumerate(rows):

@@ -24,14 +24,21 @@ from autoopt_strategies.common import (
 )
 from autoopt_strategies.compute.rewriting.source import edits_of
 from autoopt_strategies.input import probes
-from autoopt_strategies.input.batches import collate_whole, dataset_of, kept_by_index, read_by_threads
+from autoopt_strategies.input.batches import (
+    collate_whole,
+    dataset_of,
+    kept_by_arguments,
+    kept_by_index,
+    read_by_threads,
+)
+from autoopt_strategies.input.kept_calls import KeepCalls, decorated, repeated_calls
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, statements
 from autoopt_strategies.input.workers import NONE, WORKER_START, most_workers, so_many, waits
 
 PREPARED = "autoopt_strategies.input.prepared"
 """The module that a patch takes its code from; it imports torch."""
-KEPT = {"samples": "kept", "heads": "kept", "unaugmented": "unaugmented"}
-"""Forms that keep a sample or its beginning, and the probe that has seen it."""
+KEPT = {"samples": "kept", "heads": "kept", "unaugmented": "unaugmented", "calls": "calls"}
+"""Forms that keep samples or what they are made of, and the probe that has seen it."""
 WRAPPERS = {
     ("rows", "memory"): "Rows",
     ("rows", "device"): "Rows",
@@ -53,11 +60,13 @@ class PreparedSamples(Strategy):
 
     What it does: wraps the dataset. ``form``: ``rows`` (all samples collated once, a batch is rows of tensors),
         ``samples`` (each as it is), ``heads`` (what the transforms before the first random one make), ``unaugmented``
-        (what ``__getitem__`` makes before its first random draw; a patch divides it there), ``files`` (the encoded
-        files), ``batches`` (the dataset is asked for a whole batch by one index), ``tensors`` (Hugging Face's
-        torch format), ``threads`` (the samples of a batch are read at the same time). ``where``: in ``memory``, on the
-        ``device``, on ``disk`` where they do not fit into memory, or in the ``dataset`` itself, which keeps nothing.
-        Processes or threads read what is kept, whichever is sooner; threads where a probe saw the same samples.
+        (what ``__getitem__`` makes before its first random draw; a patch divides it there), ``calls`` (what functions
+        of the user's make of the same arguments for the dataset or for ``collate_fn``; a patch decorates them),
+        ``files`` (the encoded files), ``batches`` (the dataset is asked for a whole batch by one index), ``tensors``
+        (Hugging Face's torch format), ``threads`` (the samples of a batch are read at the same time). ``where``: in
+        ``memory``, on the ``device``, on ``disk`` where they do not fit into memory, or in the ``dataset`` itself,
+        which keeps nothing. Processes or threads read what is kept, whichever is sooner; threads where a probe saw
+        the same samples.
     When it helps: reading, decoding, Python and collating take the time, and several epochs are planned. Kept samples
         make workers needless, so that both are tried together.
     When it does not: augmentation is random from the start, samples are slices of memory already, a single epoch.
@@ -99,7 +108,7 @@ class PreparedSamples(Strategy):
             workers=0 if setting["form"] == "rows" else with_it.get("workers", {}).get("num_workers"),
             threads=with_it.get("threads", {}).get("threads"),
         )
-        if step is not None and setting["form"] in ("batches", "tensors"):
+        if step is not None and setting["form"] in ("batches", "tensors", "calls"):
             step = step.as_kind("tried")
         once = self.once_seconds(case, setting) or 0.0
         return after_paying(case, step, once, least=once / 2) if once else step
@@ -131,7 +140,8 @@ class PreparedSamples(Strategy):
         """No workers next to what is prepared, which rows have none of by themselves; some next to transforms that are
         left, to which the bottleneck moves."""
         there = case.loader_option("num_workers")
-        if setting["form"] in ("samples", "unaugmented", "batches"):
+        varied = setting["form"] == "calls" and setting["each"]
+        if varied or setting["form"] in ("samples", "unaugmented", "batches"):
             return [Change(strategy="workers", setting=dict(NONE))] if there else []
         if setting["form"] != "heads" or there:
             return []
@@ -147,6 +157,9 @@ class PreparedSamples(Strategy):
             return setup.with_dataset(as_tensors)
         if form == "unaugmented":
             return setup.with_dataset(KeepUnaugmented(setting["split"]["line"], setting.get("threads", 0)))
+        if form == "calls":
+            functions = ((each["module"], each["function"]) for each in setting["functions"])
+            return setup.with_dataset(KeepCalls(tuple(functions)))
         options = {name: value for name, value in setting.items() if name not in ("form", "where") and value}
         if form == "samples" and "threads" in options:
             threads = (("threads", options.pop("threads")),)
@@ -166,6 +179,9 @@ class PreparedSamples(Strategy):
             named = (kept_by_index, read_by_threads)[: 2 if threads else 1]
             code = "def __getitem__(self, index): return augment(*self.unaugmented(index))  # which keeps by index"
             edits = edits_of([{**setting["split"], **threads}], statements, *named)
+        elif form == "calls":
+            code = f"@functools.cache  # of {', '.join(each['function'] for each in setting['functions'])}"
+            edits = edits_of(setting["functions"], decorated, kept_by_arguments)
         else:
             code, edits = _CODE[form].format(**{"device": "cpu", **setting}), ()
         return Recipe.noted(code, f"of the dataset, once before training: {code}", edits=edits)
@@ -176,6 +192,7 @@ class PreparedSamples(Strategy):
         tries: dict[str, Callable[[], Setting | None]] = {
             "kept": lambda: probes.kept(dataset),
             "unaugmented": lambda: probes.unaugmented(dataset),
+            "calls": lambda: repeated_calls(dataset, loader.loader.collate_fn, probes.spread(dataset)),
             "files": lambda: probes.files(dataset),
             "batches": lambda: probes.batches(dataset, loader.batch_size or probes.SIZE),
             "tensors": lambda: probes.tensors(dataset, loader.loader.collate_fn),
@@ -236,6 +253,7 @@ def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
     yield "samples", _samples(case)
     yield "rows", _rows(case)
     yield "unaugmented", _unaugmented(case)
+    yield "calls", _calls(case)
     found, unknown = _found(case, "batches"), "the dataset does not take many indices at once"
     indexed = {"form": "batches", "where": "dataset", "index": found["index"]} if "index" in found else None
     yield "batches", no_whole_batches(case) or indexed or found.get("reason") or unknown
@@ -277,6 +295,17 @@ def _unaugmented(case: Case) -> Setting | str:
         return setting
     del setting["workers"]
     return {"form": "unaugmented", **setting, "split": found["where"]}
+
+
+def _calls(case: Case) -> Setting | str:
+    found = _found(case, "calls")
+    if "functions" not in found:
+        return found.get("reason") or "which functions make the same of the same arguments is not known"
+    each = bool(found["sample_bytes"])
+    setting = _with_room(case, found, alone=True) if each else {"where": "memory"}
+    if isinstance(setting, str):
+        return setting
+    return {"form": "calls", "where": setting["where"], "each": each, "functions": found["functions"]}
 
 
 def _with_room(case: Case, found: Setting, *, alone: bool = False) -> Setting | str:
@@ -386,6 +415,8 @@ def _left(case: Case, setting: Setting) -> dict[str, float] | None:
         rows = 2 * case.workload.batch_bytes / peaks.memory_bytes_per_second
         rows += (peaks.launch_seconds or 0.0) * (2 * len(case.workload.batch) + 4)
         return dict.fromkeys(("storage", "preparation", "pin", "copy"), 0.0) | {"collate": rows}
+    if form == "calls":
+        return {name: seconds_of(case, name) * _found(case, form)["ratio"] for name in READING}
     if form in KEPT:
         found, speed = _found(case, KEPT[form]), peaks.storage_bytes_per_second
         reading = case.workload.batch_bytes / speed if speed and setting["where"] == "disk" else 0.0

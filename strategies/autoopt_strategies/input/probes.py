@@ -138,8 +138,7 @@ def _composes(dataset: Any, head: Any, rest: tuple[Any, ...], indices: list[int]
         sample = head[index]
         if not isinstance(sample, tuple):
             return False
-        seed_everything(index)
-        whole = dataset[index]
+        whole = sample_of(dataset, index)
         seed_everything(index)
         if not equal(whole, transformed(sample, rest)):
             return False
@@ -230,20 +229,22 @@ def _may_draw(statement: ast.stmt) -> bool:
     return any(part in name for name in names for part in DRAWS)
 
 
-def _draws(base: Any, head: Any, indices: list[int]) -> bool:
-    """Whether a first part takes a number from a generator, whatever it makes of it."""
+def random_state() -> Any:
+    """Of the generators that the standard library, numpy and torch share out."""
     import numpy as np
     import torch
 
-    def numbers() -> Any:
-        return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
 
+
+def _draws(base: Any, head: Any, indices: list[int]) -> bool:
+    """Whether a first part takes a number from a generator, whatever it makes of it."""
     for seed in range(SEEDS):
         seed_everything(seed)
-        before = numbers()
+        before = random_state()
         for index in indices:
             head(base, index)
-        if numbers() != before:
+        if random_state() != before:
             return True
     return False
 
@@ -315,7 +316,7 @@ def tensors(dataset: Any, collate: Any) -> Setting:
     try:
         same = all(equal(made(dataset, group), made(other, group)) for group in groups)
     except Exception as error:  # a collate function that wants lists
-        return {"reason": f"samples in the torch format cannot be collated: {type(error).__name__}: {error}"}
+        return {"reason": f"samples in the torch format cannot be collated: {first_line(error)}"}
     if not same:
         return {"reason": "the torch format gives other batches: the collate function takes lists apart"}
     return {"ratio": min(1.0, ratio_in_turns(lambda: made(dataset, groups[0]), lambda: made(other, groups[0])))}
@@ -427,8 +428,4 @@ def sample_of(dataset: Any, index: int) -> Any:
 
 def seconds_ratio(one: Any, other: Any, indices: list[int]) -> float:
     """Seconds to read these samples of ``other`` over those of ``one``."""
-
-    def reading(dataset: Any) -> Callable[[], Any]:
-        return lambda: [dataset[index] for index in indices]
-
-    return ratio_in_turns(reading(one), reading(other))
+    return ratio_in_turns(lambda: [one[index] for index in indices], lambda: [other[index] for index in indices])

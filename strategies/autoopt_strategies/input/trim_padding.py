@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
@@ -97,8 +98,7 @@ class TrimPadding(Strategy):
                 return {"reason": "batches hold neither an attention mask nor rows of ids"}
             pairs.append(seen)
         found = {"widths": [width for _, width in pairs], "needed": [real for real, _ in pairs]}
-        left = left_of(found)
-        return found if left > 1.0 - LEAST_SAVING else {**found, **without_padding(live, left)}
+        return found if left_of(found) > 1.0 - LEAST_SAVING else {**found, **without_padding(live, left_of(found))}
 
 
 def left_of(found: Setting, multiple: int = 1) -> float:
@@ -116,8 +116,6 @@ def without_padding(live: Any, left: float) -> Setting:
     Returns:
         ``{"same": whether the loss is without padding, "ratio": seconds with the columns that are left, over all}``.
     """
-    import copy
-
     import torch
 
     same: list[bool | None] = []

@@ -17,6 +17,7 @@ from typing import Any
 from autoopt_strategies.compute.rewriting.source import (
     Edits,
     Refused,
+    body_of,
     compiled,
     edited,
     function_of,
@@ -60,7 +61,7 @@ def split(text: str, name: str, line: int) -> tuple[ast.FunctionDef, tuple[str, 
     """
     function = function_of(ast.parse(text), name)
     begins = [node.lineno for node in function.body]
-    head = [node for node in function.body if node.lineno < line and not _is_docstring(node, function)]
+    head = [node for node in body_of(function) if node.lineno < line]
     rest = [node for node in function.body if node.lineno >= line]
     arguments = function.args
     if len(arguments.args) != 2 or arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.defaults:
@@ -87,10 +88,6 @@ def _attributes(nodes: Sequence[ast.AST], context: type) -> set[str]:
     return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, context)}
 
 
-def _is_docstring(node: ast.stmt, function: ast.FunctionDef) -> bool:
-    return node is function.body[0] and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
 def statements(text: str, name: str, line: int, threads: int = 0) -> Edits:
     """The function as two: one whose results are kept by index, and one that goes on from there.
 
@@ -104,8 +101,7 @@ def statements(text: str, name: str, line: int, threads: int = 0) -> Edits:
         Refused: the file is another one than that which was read before.
     """
     function, names = split(text, name, line)
-    lines = text.splitlines()
-    body = function.body[1:] if _is_docstring(function.body[0], function) else function.body
+    lines, body = text.splitlines(), body_of(function)
     above = max((node.end_lineno or 0) for node in body if node.lineno < line)
     named = range(function.lineno, function.body[0].lineno)
     opened = next((each for each in named if lines[each - 1].partition("#")[0].rstrip().endswith(":")), None)

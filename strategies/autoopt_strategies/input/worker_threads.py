@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from dataclasses import dataclass
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -30,10 +34,6 @@ class LimitThreads:
 
     def __call__(self, worker: int) -> None:
         """Limits the libraries that are loaded, and by their variables those that will be."""
-        import contextlib
-        import os
-        import sys
-
         import torch
 
         number, several = self.threads, "false" if self.threads == 1 else "true"
@@ -52,8 +52,6 @@ def parallelism(dataset: Any, indices: list[int]) -> float:
 
     Unlike CPU seconds over seconds it does not depend on who else uses the cores. Torch has one thread, as in a worker.
     """
-    from time import perf_counter, process_time, thread_time
-
     import torch
 
     before = torch.get_num_threads()
@@ -113,14 +111,10 @@ class WorkerThreads(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         number = setting["threads"]
-        code = (
-            "def one_thread(worker):\n"
-            f"    cv2.setNumThreads({0 if number == 1 else number})\n    threadpoolctl.threadpool_limits({number})\n"
-            "DataLoader(..., worker_init_fn=one_thread)"
-        )
-        return Recipe.noted(
-            code, "worker_init_fn of the DataLoader: " + "; ".join(line.strip() for line in code.split("\n")[1:3])
-        )
+        calls = f"cv2.setNumThreads({0 if number == 1 else number})", f"threadpoolctl.threadpool_limits({number})"
+        lines = ["def one_thread(worker):", *(f"    {call}" for call in calls)]
+        code = "\n".join([*lines, "DataLoader(..., worker_init_fn=one_thread)"])
+        return Recipe.noted(code, f"worker_init_fn of the DataLoader: {'; '.join(calls)}")
 
     def inspect(self, live: Any) -> Setting:
         """How many threads work at a sample."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -64,7 +65,7 @@ class Workers(Strategy):
     def settings(self, case: Case) -> Settings:
         now = case.loader_option("num_workers") or 0
         most = most_workers(case, now)
-        numbers = [number for number in (0, *doubling(1, most)) if number != now]
+        numbers = [number for number in (0, *doubling(most)) if number != now]
         first = frugal(numbers, lambda number: self.predict(case, {"num_workers": number}))
         if first is None and now and case.device == "cpu" and now >= (case.environment.cores or 2):
             first = 0  # they leave no core to the model
@@ -104,8 +105,6 @@ class Workers(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Whether an IterableDataset reads ``get_worker_info``, as far as its source reports."""
-        import inspect
-
         data = live.workload.train_data
         dataset = getattr(data, "dataset", data)
         try:

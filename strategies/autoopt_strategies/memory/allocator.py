@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
+from time import perf_counter
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -117,8 +120,6 @@ class Allocator(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Seconds that a new page takes here, and the allocator that is loaded in place of glibc's."""
-        import ctypes
-
         if not hasattr(ctypes.CDLL(None), "mallopt"):
             return {}
         preloaded = os.environ.get("LD_PRELOAD", "")
@@ -127,8 +128,6 @@ class Allocator(Strategy):
 
 def page_seconds() -> float:
     """Seconds to be given one new page, to write to it and to give it back: the least of several turns."""
-    import mmap
-    from time import perf_counter
 
     def each() -> float:
         began = perf_counter()

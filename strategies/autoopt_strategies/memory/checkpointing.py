@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.common import (
     Setting,
     Settings,
+    batch_now,
     gain,
     memory_short,
     memory_used,
@@ -36,8 +38,6 @@ def checkpoint_blocks(model: Any, every: int = 1, selective: bool = False) -> An
 
 def checkpointed(kind: type, selective: bool) -> type:
     """A class like the block's own whose forward runs again in the backward pass; plain in evaluation."""
-    import functools
-
     import torch
     from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -150,8 +150,7 @@ class Checkpointing(Strategy):
         facts = case.workload
         if not facts.batch_size or facts.loader.custom_batch_sampler or case.plan.setting("accumulation") is not None:
             return []
-        size = 2 * (case.setup.batch.size or facts.batch_size)
-        return [Change(strategy="batch_size", setting=BatchSize().setting_of(case, size))]
+        return [Change(strategy="batch_size", setting=BatchSize().setting_of(case, 2 * batch_now(case)[0]))]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_model(Wrap(PART, tuple(_options(setting).items())))

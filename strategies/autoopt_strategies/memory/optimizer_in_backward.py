@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, gain, memory_short
+from autoopt_strategies.common import Setting, at_most, batch_now, gain, memory_short
 
 
 def in_backward(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -20,8 +21,6 @@ def spread(optimizer: Any) -> Any:
     Each parameter gets an optimizer of its own over the very group that schedulers write to. ``step``
     and ``zero_grad`` of the whole do nothing any more.
     """
-    from types import MethodType
-
     import torch
 
     def single(parameter: Any, number: int) -> Any:
@@ -79,7 +78,7 @@ class OptimizerInBackward(Strategy):
             return Applies.no(f"{facts.optimizer.type} is not one of torch's, whose updates are known to be separable")
         if facts.optimizer.type == "LBFGS":
             return Applies.no("LBFGS needs all gradients at once")
-        if (case.setup.batch.accumulation or facts.accumulation) > 1:
+        if batch_now(case)[1] > 1:
             return Applies.no("gradients are accumulated over several micro-batches")
         if facts.clip_grad_norm is not None:
             return Applies.no("clipping the norm needs all gradients at once")

@@ -11,6 +11,7 @@ from autoopt_strategies.common import (
     COMPUTE,
     Setting,
     Settings,
+    batch_now,
     gain,
     issued,
     kept,
@@ -18,6 +19,7 @@ from autoopt_strategies.common import (
     per_sample,
     seconds_of,
 )
+from autoopt_strategies.input.batches import leaves
 
 FULL = 0.85
 """Share of the device memory from which on smaller pieces are worth a try."""
@@ -33,29 +35,23 @@ def pieces(count: int, *batch: Any) -> Iterator[tuple[Any, ...]]:
 
     Tensors and lists of one entry a sample are cut; what else is given is in each piece as it is.
     """
-    samples = next(len(tensor) for tensor in tensors(batch))
+    import torch
+
+    def lengths(value: Any) -> list[int]:
+        return [len(leaf) for leaf in leaves(value) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+
+    samples = lengths(batch)[0]
     size = -(-samples // count)
 
     def cut(value: Any, start: int) -> Any:
         if isinstance(value, dict):
             return {key: cut(part, start) for key, part in value.items()}
-        if isinstance(value, (list, tuple)) and any(tensors(value)):
+        if isinstance(value, (list, tuple)) and lengths(value):
             return [cut(part, start) for part in value]
         return value[start : start + size] if hasattr(value, "__len__") and len(value) == samples else value
 
     for start in range(0, samples, size):
         yield (min(size, samples - start) / samples, *(cut(value, start) for value in batch))
-
-
-def tensors(value: Any) -> Iterator[Any]:
-    """All tensors with a first dimension, in dicts, lists and tuples."""
-    import torch
-
-    if isinstance(value, torch.Tensor) and value.dim():
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from tensors(part)
 
 
 class Accumulation(Strategy):
@@ -83,7 +79,7 @@ class Accumulation(Strategy):
         impossible = _impossible(case)
         if impossible:
             return Applies.no(impossible)
-        size, count = _now(case)
+        size, count = batch_now(case)
         used = memory_used(case)
         if _larger(case) or (size > 1 and (not case.fits or (used or 0.0) > FULL)):
             return Applies.yes()
@@ -95,7 +91,7 @@ class Accumulation(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Larger pieces share what each piece pays once."""
-        times = setting["size"] / _now(case)[0]
+        times = setting["size"] / batch_now(case)[0]
         factor = per_sample(case, times)
         if factor is None:
             return None
@@ -107,13 +103,13 @@ class Accumulation(Strategy):
             if kept((yield setting)):
                 return
         if (memory_used(case) or 0.0) > FULL:
-            size, count = _now(case)
+            size, count = batch_now(case)
             while size % 2 == 0 and not kept((yield {"size": size // 2, "accumulation": 2 * count})):
                 size, count = size // 2, 2 * count
 
     def memory_savings(self, case: Case) -> Iterator[tuple[float, Setting]]:
         """Ever smaller pieces; each halving launches the same kernels twice as often."""
-        size, count = _now(case)
+        size, count = batch_now(case)
         if _impossible(case):
             return
         for pieces in (number for number in range(2, min(size, MOST_PIECES) + 1) if size % number == 0):
@@ -150,7 +146,7 @@ def _impossible(case: Case) -> str:
 
 def _larger(case: Case) -> list[Setting]:
     """Larger pieces and fewer of them, the largest first."""
-    size, count = _now(case)
+    size, count = batch_now(case)
     divisors = [times for times in range(count, 1, -1) if count % times == 0 and _ends_alike(case, times)]
     return [{"size": size * times, "accumulation": count // times} for times in divisors]
 
@@ -162,15 +158,10 @@ def _ends_alike(case: Case, times: int) -> bool:
     """
     if case.sites is None or not case.sites.of("loader_training"):
         return True
-    loader, (size, count) = case.workload.loader, _now(case)
+    loader, (size, count) = case.workload.loader, batch_now(case)
     if loader.samples is None:
         return False
     if case.planned_steps and case.planned_steps * size * count <= loader.samples:
         return True
     batches, rest = divmod(loader.samples, size)
     return batches % times == 0 and (loader.drop_last or not rest)
-
-
-def _now(case: Case) -> tuple[int, int]:
-    batch = case.setup.batch
-    return batch.size or case.workload.batch_size or 1, batch.accumulation or case.workload.accumulation

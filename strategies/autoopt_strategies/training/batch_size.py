@@ -9,6 +9,7 @@ from autoopt_strategies.common import (
     COMPUTE,
     Setting,
     Settings,
+    batch_now,
     climb,
     gain,
     memory_used,
@@ -60,7 +61,7 @@ class BatchSize(Strategy):
             return Applies.no("LBFGS has no rule for another batch")
         if case.plan.setting("accumulation") is not None:
             return Applies.no("accumulation cuts the batch into pieces: what they are is its affair")
-        if self.most(case) <= _size(case):
+        if self.most(case) <= batch_now(case)[0]:
             return Applies.no(self._limit(case))
         return Applies.yes()
 
@@ -68,7 +69,7 @@ class BatchSize(Strategy):
         """Costs of each step are paid less often; whether samples teach as much, only training reports."""
         if case.pipeline is None or not case.workload.batch_size:
             return None
-        times = setting["size"] / _size(case)
+        times = setting["size"] / batch_now(case)[0]
         factor = per_sample(case, times)
         if factor is None:
             return None
@@ -89,9 +90,9 @@ class BatchSize(Strategy):
         return ranged(estimate, estimate.value, min(1.0, estimate.low), high)
 
     def settings(self, case: Case) -> Settings:
-        now = _size(case)
-        most = self.most(case)
-        yield from climb(2 * now, now + max(1, now // 2), most, lambda size: self.setting_of(case, size))
+        now, _ = batch_now(case)
+        least = now + max(1, now // 2)
+        yield from climb(2 * now, least, self.most(case), lambda size: self.setting_of(case, size))
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """Where the device gets faster than the input side, workers go with it."""
@@ -126,8 +127,7 @@ class BatchSize(Strategy):
 
     def most(self, case: Case) -> int:
         """The largest batch that leaves enough steps in an epoch and is expected to fit."""
-        now = _size(case)
-        samples = case.workload.train_samples
+        now, samples = batch_now(case)[0], case.workload.train_samples
         most = 64 * now if samples is None else samples // (LEAST_STEPS * case.workload.accumulation)
         used = memory_used(case)
         if used:
@@ -145,7 +145,3 @@ class BatchSize(Strategy):
             return f"the device memory is {used:.0%} full already"
         samples = case.workload.train_samples
         return f"{samples} training samples leave fewer than {LEAST_STEPS} steps in an epoch of a larger batch"
-
-
-def _size(case: Case) -> int:
-    return case.setup.batch.size or case.workload.batch_size or 1

@@ -32,8 +32,7 @@ class EvaluationCadence(Strategy):
             return Applies.yes()
         seconds = seconds_of(case, "evaluate")
         if seconds < LEAST_SHARE * case.pipeline.step_seconds:
-            share = seconds / case.pipeline.step_seconds if case.pipeline.step_seconds else 0.0
-            return Applies.no(f"evaluation takes {share:.1%} of the time")
+            return Applies.no(f"evaluation takes {seconds / case.pipeline.step_seconds:.1%} of the time")
         if case.planned_steps and 4 * self._now(case) > case.planned_steps:
             return Applies.no("the planned run is evaluated fewer than four times as it is")
         return Applies.yes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -96,8 +97,6 @@ class LengthGrouping(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Share of padding now and in groups, by the lengths of some samples; whether batches follow their lengths."""
-        from time import perf_counter
-
         loader, dataset = live.training.loader.loader, dataset_of(live.workload)
         if not spread(dataset):
             return {"reason": "samples are not read by their index"}

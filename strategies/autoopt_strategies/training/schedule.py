@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import cos, pi
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
@@ -43,8 +44,6 @@ class RisingAndFalling:
 
     def multiple(self, step: int, total_steps: int) -> float:
         """The rate of ``cosine`` in a step, in multiples of the user's."""
-        from math import cos, pi
-
         rising = max(1, round(self.rise * total_steps))
         if step < rising:
             return self.peak * (step + 1) / (rising + 1)

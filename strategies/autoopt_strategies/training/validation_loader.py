@@ -31,7 +31,6 @@ from autoopt_strategies.compute.rewriting.source import Edits, Refused, edits_of
 from autoopt_strategies.input.probes import spread, timed
 from autoopt_strategies.input.workers import WORKER_START, most_workers, waits
 
-Loop = dict[str, Any]
 LARGE_BATCH = 256
 """Samples that nearly fill what a step of evaluation costs once; four training batches where that is more."""
 UNRECORDED = 0.8
@@ -195,7 +194,7 @@ def _evaluations(case: Case) -> tuple[Any, ...]:
     return case.workload.run.evaluations if case.workload.run is not None else ()
 
 
-def _around(case: Case, seen: Sequence[Any], find: Callable[[Path, int], Loop | None]) -> Loop | None:
+def _around(case: Case, seen: Sequence[Any], find: Callable[[Path, int], Setting | None]) -> Setting | None:
     """The loop around the line where evaluations call the model; None where several lines do, or none."""
     places = {(each.file, each.line) for each in seen}
     if case.sites is None or len(places) != 1:
@@ -205,7 +204,7 @@ def _around(case: Case, seen: Sequence[Any], find: Callable[[Path, int], Loop | 
     return None if found is None else {"file": file, **found}
 
 
-def _loop(case: Case) -> Loop | None:
+def _loop(case: Case) -> Setting | None:
     """The loop of a script's evaluations, where it goes over more than one loader that only evaluates.
 
     None where there is none, where models are left in training mode, where no loader is read (a model that writes text
@@ -221,7 +220,7 @@ def _loop(case: Case) -> Loop | None:
     return found and found | ({"no_grad": True} if _gradients(case) else {})
 
 
-def _gradients(case: Case) -> Loop | None:
+def _gradients(case: Case) -> Setting | None:
     """The loop of a script's evaluations that keeps what gradients would need; None where there is none to edit."""
     if "no_grad" in (case.plan.setting("validation_loader") or {}):
         return None
@@ -332,7 +331,7 @@ def _computing(case: Case, samples: int | None) -> float:
 # The loop of an evaluation in a script's source: larger batches, no gradients; in trials, and in a patch.
 
 
-def loop_around(path: Path, line: int) -> Loop | None:
+def loop_around(path: Path, line: int) -> Setting | None:
     """The innermost loop over a loader around a line: its function's qualified name, and its own line.
 
     Args:
@@ -346,7 +345,7 @@ def loop_around(path: Path, line: int) -> Loop | None:
     return {"function": loops[-1][0], "line": loops[-1][1].lineno} if loops else None
 
 
-def loop_without_gradients(path: Path, line: int) -> Loop | None:
+def loop_without_gradients(path: Path, line: int) -> Setting | None:
     """The outermost loop around a line that needs no gradients: its function's qualified name, and its own line.
 
     Args:

@@ -50,6 +50,11 @@ def _inner(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _inner(inner)
 
 
+def body_of(function: ast.FunctionDef) -> list[ast.stmt]:
+    """The statements of a function without its docstring."""
+    return function.body[1:] if ast.get_docstring(function) is not None else function.body
+
+
 def module_name(tree: ast.Module, module: str) -> str:
     """What a file calls a module of torch's, or names by another one's name, such as ``nn.functional``."""
     names: dict[str, str] = {}
@@ -133,10 +138,15 @@ def edits_of(
     Args:
         named: functions that the edited statements name.
     """
-    parts = tuple(f"{each.__module__}:{each.__qualname__}" for each in (statements, *named))
+    parts = tuple(map(part_of, (statements, *named)))
     return tuple(
         Edit("function", (each["file"], each["function"]), variant_of(each), parts=parts) for each in functions
     )
+
+
+def part_of(function: Callable[..., Any]) -> str:
+    """A function as an edit names it."""
+    return f"{function.__module__}:{function.__qualname__}"
 
 
 def method_of(kind: type, module: str, name: str) -> Any:

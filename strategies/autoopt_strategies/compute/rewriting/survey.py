@@ -393,15 +393,12 @@ def passes_ratio(plain: nn.Module, changed: nn.Module, given: Given) -> float:
     """Seconds of forward and backward of another module over those of one, with a gradient of the input."""
     value = tensors_of(given)[0].detach()
 
-    def passed(module: nn.Module) -> Callable[[], None]:
-        def run() -> None:
-            with torch.enable_grad():
-                output = module(**with_tensors(given, [value.clone().requires_grad_()]))
-            output.backward(torch.ones_like(output))
+    def passed(module: nn.Module) -> None:
+        with torch.enable_grad():
+            output = module(**with_tensors(given, [value.clone().requires_grad_()]))
+        output.backward(torch.ones_like(output))
 
-        return run
-
-    return ratio_in_turns(passed(plain), passed(changed), value.device)
+    return ratio_in_turns(partial(passed, plain), partial(passed, changed), value.device)
 
 
 def same(model: nn.Module, changed: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> bool:
