@@ -292,7 +292,8 @@ def _drops(context: RunContext, state: SearchState, row: Ablation, without: Esti
     if row.strategy in state.together and not context.gate.whole_pairs(state.incumbent):
         # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
         gain, error = state.beliefs.of([state.together[row.strategy]])
-        refused = refused or gain < max(log1p(context.min_gain), STANDS_OUT * error)
+        least = log1p(context.min_gain)
+        refused = refused or log(without.value) < least or gain < max(least, STANDS_OUT * error)
     return refused and _verifiable(context, state, row.strategy)
 
 
