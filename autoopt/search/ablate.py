@@ -231,8 +231,13 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
         kept = reversed(_kept(state, change.strategy))
         return next((trial.time_to_target for trial in kept if not trial.companions), None)
     if len(state.found) > 1:
-        share = (deadline - context.now()) / (waiting + 1) if change.strategy in state.together else 0.0
-        ratio = _ratio(context, state, base, plan, deadline, "ablation: without", fresh=True, seconds=share)
+        share, until, member = 0.0, None, state.together.get(change.strategy)
+        if member is not None:
+            share = (deadline - context.now()) / (waiting + 1)
+            until = max(state.beliefs.of([member])[0], log1p(context.min_gain))  # which then is told from none
+        ratio = _ratio(
+            context, state, base, plan, deadline, "ablation: without", fresh=True, seconds=share, until=until
+        )
         if ratio is not None:
             state.measured_again(change.strategy, ratio)
             return ratio
@@ -250,12 +255,14 @@ def _ratio(
     *,
     fresh: bool = False,
     seconds: float = 0.0,
+    until: float | None = None,
 ) -> Estimate | None:
     """The speedup of ``plan`` over ``base``; None where there was no time, or one of them cannot run.
 
     Args:
         fresh: a comparison by which the search has kept a change does not do.
-        seconds: that it may take until it is decided, where that is more than a short comparison takes.
+        seconds: that it may take, where that is more than a short comparison takes.
+        until: half-width of the interval (log) at which it ends; None: where it is decided, or cannot be.
     """
     known = compared(state, base, plan, fresh=fresh)
     if known is not None:
@@ -266,7 +273,9 @@ def _ratio(
     if context.stopping() or context.now() + needed > deadline:
         return None
     seconds = max(1.5 * needed, seconds)
-    comparison = context.compare("comparison", base, plan, state, seconds=seconds, deadline=deadline, purpose=purpose)
+    comparison = context.compare(
+        "comparison", base, plan, state, seconds=seconds, deadline=deadline, purpose=purpose, until_error=until
+    )
     _note(state, comparison)
     return comparison.estimate if comparison.decision is not Decision.FAILED else None
 
