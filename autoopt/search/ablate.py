@@ -234,7 +234,9 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
         share, until, member = 0.0, None, state.together.get(change.strategy)
         if member is not None:
             share = (deadline - context.now()) / (waiting + 1)
-            until = max(state.beliefs.of([member])[0], log1p(context.min_gain))  # which then is told from none
+            until = max(
+                state.beliefs.of([member])[0], log1p(context.min_gain)
+            )  # which a narrower interval holds apart from none
         ratio = _ratio(
             context, state, base, plan, deadline, "ablation: without", fresh=True, seconds=share, until=until
         )

@@ -46,7 +46,7 @@ def _with(gains: dict[str, float], *dull: tuple[str, str]) -> Any:
     def together(names: frozenset[str]) -> float:
         lost = {second for first, second in dull if first in names}
         speed = 1.0
-        for name in names - lost:
+        for name in sorted(names - lost):  # the last digit of a product hangs on its order
             speed *= gains[name]
         return speed
 
