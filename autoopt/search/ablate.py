@@ -271,8 +271,9 @@ def _ratio(
         return known.estimate
     if not differ(context, base, plan):
         return None
-    needed = FEWEST_PAIRS * context.pair_seconds(state, base, plan)
-    if context.stopping() or context.now() + needed > deadline:
+    pair = context.pair_seconds(state, base, plan)
+    needed = FEWEST_PAIRS * pair
+    if context.stopping() or context.now() + needed + pair / 2 > deadline:  # they may take longer than those before
         return None
     seconds = max(1.5 * needed, seconds)
     comparison = context.compare(
