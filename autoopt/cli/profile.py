@@ -40,7 +40,7 @@ def profile_command(
     trained = chosen(workload, words, options)
     from autoopt.api import profile_run
     from autoopt.cli.finish import finish_profile
-    from autoopt.profilers import check_tools
+    from autoopt.profilers.tools import check_tools
     from autoopt_reports.live import PlainView, View
 
     check_tools(named)

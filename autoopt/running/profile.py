@@ -11,7 +11,7 @@ from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed
 from autoopt.events import EnvironmentRead, Listener, PhaseStarted
 from autoopt.export.script_patch import placed
 from autoopt.options import Options
-from autoopt.profilers import profile_with, watched
+from autoopt.profilers.tools import profile_with, watched
 from autoopt.records import Change, Plan, Prediction, Profile, Profiled, Reproduce, Verdict, WorkloadSummary
 from autoopt.records.drift import Drift
 from autoopt.records.facts import WorkloadFacts

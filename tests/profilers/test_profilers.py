@@ -15,7 +15,8 @@ from autoopt import profilers
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options
-from autoopt.profilers import check_tools, tasks
+from autoopt.profilers import tasks
+from autoopt.profilers.tools import check_tools
 from autoopt.records import Profile
 from autoopt.records.protocol import TrialSpec
 from autoopt.records.reading import read_document

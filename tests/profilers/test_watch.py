@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from autoopt.options import Options
-from autoopt.profilers import watched
 from autoopt.profilers.growing import Growing
+from autoopt.profilers.tools import watched
 from autoopt.profilers.watch import Window, judged
 from autoopt.records.drift import Drift
 from autoopt.running.baseline_spec import baseline_spec, registry_of

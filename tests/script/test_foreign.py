@@ -69,6 +69,7 @@ def test_a_script_is_listened_to_where_autoopt_is_not_installed(
         assert changed.ready.facts.batch_size == 16
         assert changed.call("autoopt.benchmark.tasks:run_block", seconds=0.2)["steps"] > 0
         assert changed.call("autoopt.simplify.tasks:measure_stages", seconds=1.0)["device"] == "cpu"
+        assert changed.call("autoopt.profilers.tasks:cprofile", folder=str(folder), steps=2)["lines"]
 
 
 @pytest.mark.parametrize(
