@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import hypot, log1p, sqrt
 
+from scipy.stats import norm
+
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
@@ -199,6 +201,11 @@ class Screened:
     def plain(self) -> bool:
         """Whether the gain stands out of its own noise."""
         return self.gain > PLAIN * self.error
+
+    @property
+    def chance(self) -> float:
+        """That it is a gain at all."""
+        return float(norm.cdf(self.gain / max(self.error, 1e-9)))
 
     def rivals(self, other: Screened) -> bool:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""

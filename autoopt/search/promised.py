@@ -206,7 +206,7 @@ def likely_parts(screened: Screened, found: Iterable[Screened], likely: float) -
     for other in sorted(found, key=lambda one: -one.gain):
         candidate = other.candidate
         promised = other.gain > other.error and _promised(candidate.strategy, candidate.predicted) is not None
-        if not other.rivals(screened) and (promised or other.plain or norm.cdf(other.gain / other.error) > likely):
+        if not other.rivals(screened) and (promised or other.plain or other.chance > likely):
             parts.append((candidate.changes, candidate.parts))
     return parts
 
