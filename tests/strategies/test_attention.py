@@ -198,6 +198,16 @@ class Learned(Base):
         return (q @ k.mT / self.temperature).softmax(-1) @ v
 
 
+class HeadsLast(Base):
+    """Heads stay behind the positions, by einsums over them where they are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.transpose(1, 2) for part in self.parts(x))
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) / 2.0
+        weights = scores.softmax(dim=-1)
+        return torch.einsum("bhij,bjhd->bihd", weights, v)
+
+
 def rows(samples: int = 3, length: int = 12) -> torch.Tensor:
     return torch.randn(samples, length, WIDTH, generator=torch.Generator().manual_seed(0))
 
@@ -215,6 +225,7 @@ TRIANGLE = torch.ones(3, 1, 12, 12).tril()
         pytest.param(Maskable, [rows()], [[rows()], [rows(), TRIANGLE]], "default", id="a mask may be left out"),
         pytest.param(Maskable, [rows(), TRIANGLE], [[rows()], [rows(), TRIANGLE]], "default", id="or be given"),
         pytest.param(CausalAndPadded, [rows(), WHOLE], [[rows(), SHORT]], "default", id="padding of another batch"),
+        (HeadsLast, [rows()], [[rows(2, 64)]], "default"),
         (Scaled, [rows()], [[rows()]], "given"),
         (Learned, [rows()], [[rows()]], "queries"),
     ],

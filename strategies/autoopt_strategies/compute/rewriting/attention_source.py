@@ -98,7 +98,7 @@ def statements(text: str, name: str, scale: str = "default", mask: str = "") -> 
     tree = ast.parse(text)
     found = find(function_of(tree, name))
     statement, result = found.block[found.place], found.result
-    operator, arguments = _call(found, scale, mask, tree)
+    operator, arguments, order = _call(found, scale, mask, tree)
     others: dict[ast.AST, ast.expr] = {result: ast.copy_location(ast.Name(_CALL), result)}
     others |= {node: ast.Constant(None) for node in found.returned}
     edits = [
@@ -108,7 +108,7 @@ def statements(text: str, name: str, scale: str = "default", mask: str = "") -> 
     ]
     shown = _shown(_Replaced(others).visit(statement)).replace("\n", "\n" + " " * statement.col_offset)
     before, _, after = shown.partition(_CALL)
-    made = written(f"{before}{operator}", arguments, after, statement.col_offset, text)
+    made = written(f"{before}{operator}", arguments, order + after, statement.col_offset, text)
     edits.append((statement.lineno, statement.end_lineno or statement.lineno, made))
     edits += [(s.lineno, s.end_lineno or s.lineno, "") for s in (found.block[place] for place in sorted(found.used))]
     edits += _idle(found, edits, made)
@@ -410,11 +410,11 @@ def _wrapped(node: ast.expr) -> str:
 # the call
 
 
-def _call(found: Found, scale: str, mask: str, tree: ast.Module) -> tuple[str, list[str]]:
-    """The operator's name in a file, and its arguments."""
-    q, k = _queries_and_keys(found)
+def _call(found: Found, scale: str, mask: str, tree: ast.Module) -> tuple[str, list[str], str]:
+    """The operator's name in a file, its arguments, and what brings its result into the order that it had."""
+    (q, k), (v, order) = _queries_and_keys(found), _values(found)
     times = "".join(f" {'*' if kind == 'mul' else '/'} {_wrapped(each)}" for kind, each in reversed(found.scales))
-    arguments = [_wrapped(q) + times if scale == "queries" else ast.unparse(q), k, _values(found)]
+    arguments = [_wrapped(q) + times if scale == "queries" else ast.unparse(q), k, v]
     if mask in ("bool", "added"):
         parts = [_wrapped(each) if stays else _negated(each) for stays, each, _ in found.kept]
         text = parts[0] if len(parts) == 1 else " & ".join(f"({part})" for part in parts)
@@ -428,7 +428,7 @@ def _call(found: Found, scale: str, mask: str, tree: ast.Module) -> tuple[str, l
         arguments.append(f"scale={times.removeprefix(' * ') if times.startswith(' *') else '1.0' + times}")
     elif scale == "queries":
         arguments.append("scale=1.0")
-    return f"{module_name(tree, 'torch.nn.functional')}.scaled_dot_product_attention", arguments
+    return f"{module_name(tree, 'torch.nn.functional')}.scaled_dot_product_attention", arguments, order
 
 
 def _queries_and_keys(found: Found) -> tuple[ast.expr, str]:
@@ -445,10 +445,13 @@ def _queries_and_keys(found: Found) -> tuple[ast.expr, str]:
 
 def _ordered(node: ast.expr, letters: str, wanted: str) -> ast.expr:
     if sorted(letters) != sorted(wanted):
-        raise Refused("the einsum is over dimensions that queries and keys do not share")
+        raise Refused("the einsum is over dimensions that its operands do not share")
     if letters == wanted:
         return node
-    return ast.parse(f"{_wrapped(node)}.permute{tuple(letters.index(each) for each in wanted)}", mode="eval").body
+    order = tuple(letters.index(each) for each in wanted)
+    moved = tuple(place for place, each in enumerate(order) if place != each)
+    how = f"transpose{moved}" if len(moved) == 2 else f"permute{order}"
+    return ast.parse(f"{_wrapped(node)}.{how}", mode="eval").body
 
 
 def _transposed(node: ast.expr) -> str:
@@ -462,20 +465,19 @@ def _transposed(node: ast.expr) -> str:
     return f"{_wrapped(node)}.transpose(-2, -1)"
 
 
-def _values(found: Found) -> str:
-    """The values."""
+def _values(found: Found) -> tuple[str, str]:
+    """The values, and what brings the operator's result into the order of the product with them."""
     one, _, equation = _operands(found.result) or (None, None, "")
     if not equation:
-        return ast.unparse(found.values)
+        return ast.unparse(found.values), ""
     left, _, out = equation.partition("->")
     first, _, second = left.partition(",")
     weights, values = (first, second) if found.values is not one else (second, first)
     if len(weights) != 4 or len(set(values) - set(weights)) != 1:
         raise Refused(f"the einsum {equation} is no product with values")
     wide = (set(values) - set(weights)).pop()
-    if out != weights[:3] + wide:
-        raise Refused("the result of the einsum is in another order than that of queries and values")
-    return ast.unparse(_ordered(found.values, values, weights[:2] + weights[3] + wide))
+    ordered = _ordered(found.values, values, weights[:2] + weights[3] + wide)
+    return ast.unparse(ordered), ast.unparse(_ordered(ast.Name(_CALL), weights[:3] + wide, out)).removeprefix(_CALL)
 
 
 def _added(found: Found) -> str:

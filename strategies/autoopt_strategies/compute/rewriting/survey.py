@@ -238,8 +238,8 @@ def _results(
         learnt = [out for out in outputs if out is not None and out.requires_grad]
         if not learnt:
             raise Refused("its output has no gradient")
-        # A weight for each number of an output, so that gradients do not cancel.
-        weights = [torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out).to(out.dtype) for out in learnt]
+        # A weight for each number of an output, none negative, so that gradients do not cancel.
+        weights = [torch.linspace(0, 1, out.numel(), device=out.device).view_as(out).to(out.dtype) for out in learnt]
         loss = torch.stack([(out * weight).sum().float() for out, weight in zip(learnt, weights, strict=True)]).sum()
         gradients = torch.autograd.grad(loss, [*inputs, *parameters], allow_unused=True)
     return spec, outputs, list(gradients[: len(inputs)]), list(gradients[len(inputs) :])
