@@ -75,6 +75,7 @@ class Roles:
         self._changed: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._given: list[_Given] = []
         self._evaluated = 0  # so many of the given ones
+        self._unlearnt = set[int]()  # readers whose last batch was read with gradients off
 
     @property
     def training(self) -> list[Any]:
@@ -137,6 +138,8 @@ class Roles:
         if not self._given:
             self._first_given = perf_counter()
         self._given.append((reader, loader, samples))
+        if loader is not None:
+            (self._unlearnt.discard if torch.is_grad_enabled() else self._unlearnt.add)(reader)
 
     def evaluated(self) -> None:
         """A model was called, and not in training: what was given so far may be for this alone."""
@@ -163,6 +166,8 @@ class Roles:
 
     def _taken(self) -> int | None:
         fresh = self._given[self._evaluated :] or self._given
+        # a model that no optimizer holds, such as an average of weights, is evaluated without being known
+        fresh = [given for given in fresh if given[1] is None or given[0] not in self._unlearnt] or fresh
         read = sum(reader == fresh[-1][0] for reader, _, _ in fresh)
         if read > 2 and not self.known:  # two: one is read ahead
             self.passed_over = read - 1, perf_counter() - self._first_given

@@ -81,6 +81,39 @@ def test_an_evaluation_before_the_first_step_is_one(start_script: StartScript, f
     assert lines(sites, "evaluation") == [EVALUATES_FIRST[: EVALUATES_FIRST.index("error =")].count("\n") + 1]
 
 
+AVERAGED = """\
+import copy
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+rows = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+loader = DataLoader(rows, batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), batch_size=16)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+average = copy.deepcopy(model).requires_grad_(False).eval()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    for x, y in loader:
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        for kept, now in zip(average.parameters(), model.parameters()):
+            kept.lerp_(now.detach(), 0.1)
+    with torch.no_grad():
+        for x, y in held_out:
+            error = (average(x) - y).square().mean()
+"""
+
+
+def test_an_average_of_weights_is_evaluated_on_held_out_data(start_script: StartScript, folder: Path) -> None:
+    (folder / "averaged.py").write_text(AVERAGED)
+    sites = start_script.watch("averaged.py")
+    made = [number for number, line in enumerate(AVERAGED.splitlines(), 1) if "= DataLoader(" in line]
+    assert (lines(sites, "loader_training"), lines(sites, "loader_validation")) == ([made[0]], [made[1]])
+
+
 BINDS = """\
 import os
 
