@@ -14,7 +14,7 @@ from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Trial, Verdict
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.budget_allocation import STEADY_SECONDS
-from autoopt.search.candidate import FEWEST_PAIRS
+from autoopt.search.candidate import FEWEST_PAIRS, PLAIN
 from autoopt.search.compare.arena import SIDES, Source
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Side, SideName
 from autoopt.search.compare.contest import SWITCHED, Contest, Several
@@ -234,6 +234,7 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
         share, until, member = 0.0, None, state.together.get(change.strategy)
         if member is not None:
             share = (deadline - context.now()) / (waiting + 1)
+        if member is not None and _own(state, change.strategy):
             until = max(
                 state.beliefs.of([member])[0], log1p(context.min_gain)
             )  # which a narrower interval holds apart from none
@@ -292,8 +293,14 @@ def _note(state: SearchState, seen: Comparison, known: int = 0) -> None:
     state.ablations.append(seen)
     less, more = seen.incumbent.plan.names(), seen.candidate.plan.names()
     left_out = [name for name in more if name not in less]
-    if len(left_out) == 1 and (member := state.together.get(left_out[0])) is not None:
-        state.learn([member], seen, known)
+    if len(left_out) == 1 and _own(state, left_out[0]):
+        state.learn([state.together[left_out[0]]], seen, known)
+
+
+def _own(state: SearchState, strategy: str) -> bool:
+    """Whether a part of a combination has a gain of its own: a companion's is a part of the one that it serves."""
+    member = state.together.get(strategy)
+    return member is not None and member[0] == strategy
 
 
 def _drops(context: RunContext, state: SearchState, row: Ablation, without: Estimate) -> bool:
@@ -303,9 +310,11 @@ def _drops(context: RunContext, state: SearchState, row: Ablation, without: Esti
     refused = _decision(state, row.strategy) in (Decision.REJECT, Decision.HARMFUL)
     if row.strategy in state.together and not context.gate.whole_pairs(state.incumbent):
         # never confirmed by itself: the simpler plan stands; of what whole runs have shown, blocks decide less
-        gain, error = state.beliefs.of([state.together[row.strategy]])
-        least = log1p(context.min_gain)
-        refused = refused or log(without.value) < least or gain < max(least, STANDS_OUT * error)
+        seen, least = log(without.value), log1p(context.min_gain)
+        gain, error = seen, (log(without.high) - seen) / OF_AN_INTERVAL
+        if _own(state, row.strategy):
+            gain, error = state.beliefs.of([state.together[row.strategy]])
+        refused = refused or seen < least or gain < max(least, PLAIN * error)
     return refused and _verifiable(context, state, row.strategy)
 
 
@@ -323,8 +332,8 @@ def _decision(state: SearchState, strategy: str) -> Decision | None:
     return seen.decision if seen is not None else None
 
 
-STANDS_OUT = 1.5
-"""Standard errors from which on the gain that is believed of a part is more than chance."""
+OF_AN_INTERVAL = 3.0
+"""Standard errors, about, of the half-width of an interval that holds at all times."""
 
 
 def undecided(seen: Comparison) -> bool:

@@ -319,8 +319,8 @@ class Confirmations:
             screened = waiting.pop(0)
             left = self._left_for(screened)
             joined = self._joined(screened, screening.case)
-            if self._costs.confirmation(joined) <= left:
-                screened = joined  # with what brings too little to be confirmed alone
+            if self._costs.confirmation(joined) <= left and self._passes(joined):
+                screened = joined
             if self._costs.pairs(screened) > left:
                 later.append(screened)
                 continue
@@ -347,6 +347,11 @@ class Confirmations:
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its confirmation."""
         return self._costs.deadline(exp(screened.gain)) - self.context.now()
+
+    def _passes(self, joined: Screened) -> bool:
+        """Whether nothing that is known of a whole's quality speaks against confirming it."""
+        quality = quality_first(self.context, self.state, joined)
+        return quality is None or quality.passed is True or self.context.gate.accept_undecided
 
     def _learns_as_well(self, screened: Screened, screening: Screening, waiting: list[Screened]) -> bool:
         """Whether nothing speaks against confirming it now: what is known of its quality, or may be asked afterwards.
