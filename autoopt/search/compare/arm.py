@@ -173,8 +173,12 @@ class ScriptArm(TrialArm):
             if not self._may_run_again(failure):
                 raise
         self._again()
-        self.warm_up(self._warmed_up_in)
+        self._go_on()
         return block()
+
+    def _go_on(self) -> None:
+        """Makes a further run ready to be measured."""
+        self.warm_up(self._warmed_up_in)
 
     def _may_run_again(self, failure: TrialFailed) -> bool:
         return failure.where == ScriptEnded.WHERE and self._runs < MOST_RUNS
