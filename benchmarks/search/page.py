@@ -36,10 +36,15 @@ def _shares(revisions: Document) -> str:
     if not revisions:
         return "Not measured yet."
     budgets = sorted({row["budget"] for found in revisions.values() for row in found["rows"]})
-    lines = [
-        [f"`{name}`", *(_cell([row for row in found["rows"] if row["budget"] == budget]) for budget in budgets)]
-        for name, found in revisions.items()
-    ]
+    lines, before = list[list[str]](), set[str]()
+    for name, found in revisions.items():
+        rows, cases = found["rows"], {row["case"] for row in found["rows"]}
+        lines.append([f"`{name}`", *(_cell([row for row in rows if row["budget"] == budget]) for budget in budgets)])
+        if before and cases - before:  # of the cases that the one before had: means of others do not compare
+            known = [row for row in rows if row["case"] in before]
+            cells = (_cell([row for row in known if row["budget"] == budget]) for budget in budgets)
+            lines.append([f"`{name}` without {', '.join(sorted(cases - before))}", *cells])
+        before = cases
     rows = list(revisions.values())[-1]["rows"]
     by_case = [
         [case, *(_cell([row for row in rows if (row["case"], row["budget"]) == (case, budget)]) for budget in budgets)]
