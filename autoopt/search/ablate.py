@@ -91,7 +91,7 @@ def _dropped(strategy: str, without: Estimate) -> str:
 
 
 def _expected(state: SearchState, change: Change) -> float:
-    """The log gain of a change in the incumbent: as leaving it out has shown, or as it is believed."""
+    """The log gain of a change in the incumbent: measured without it, else believed."""
     seen = _left_out(state, change)
     if seen is not None and seen.estimate is not None:
         return log(seen.estimate.value)
@@ -234,10 +234,8 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
         share, until, member = 0.0, None, state.together.get(change.strategy)
         if member is not None:
             share = (deadline - context.now()) / (waiting + 1)
-        if member is not None and _own(state, change.strategy):
-            until = max(
-                state.beliefs.of([member])[0], log1p(context.min_gain)
-            )  # which a narrower interval holds apart from none
+            if _own(state, change.strategy):  # a narrower interval distinguishes its gain from none
+                until = max(state.beliefs.of([member])[0], log1p(context.min_gain))
         ratio = _ratio(
             context, state, base, plan, deadline, "ablation: without", fresh=True, seconds=share, until=until
         )
@@ -407,6 +405,8 @@ def compare_switched(
         seen = compared(state, *((plan, shared) if role == "candidate" else (shared, plan)), fresh=True)
         return seen.pairs if seen is not None and undecided(seen) else ()
 
+    earlier = [pairs_before(plan) for plan in chosen]
+
     def measure() -> Several:
         rule = context.rule(until - context.now())
         contest = Contest(
@@ -419,15 +419,14 @@ def compare_switched(
             noise=state.noise,
             rng=np.random.default_rng([context.seed, len(state.ablations), state.numbers, 6]),
             most_rounds=MOST_ROUNDS,
-            earlier=[pairs_before(plan) for plan in chosen],
+            earlier=earlier,
         )
         return Several(comparisons=tuple(contest.run()))
 
-    known = [len(pairs_before(plan)) for plan in chosen]
     several = context.on_one_machine("comparisons", key, measure, Several)
-    for comparison, earlier in zip(several.comparisons, known, strict=True):
+    for comparison, known in zip(several.comparisons, earlier, strict=True):
         if comparison is not None:
-            _note(state, comparison, earlier)
+            _note(state, comparison, len(known))
 
 
 def switchable_from(context: RunContext, shared: Plan, others: Sequence[Plan]) -> tuple[Plan, list[Plan]]:

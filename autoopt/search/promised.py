@@ -196,8 +196,8 @@ def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], 
 
 
 def likely_parts(screened: Screened, found: Iterable[Screened], likely: float) -> list[Part]:
-    """What was screened and is confirmed together with a candidate: what stands out, what is likely a gain, and what a
-    prediction promises and its screening does not deny.
+    """Screened changes that are confirmed together with a candidate: clear gains, likely gains, and predicted gains
+    that the screening does not contradict.
 
     Args:
         likely: the chance of a gain from which on it counts.
