@@ -69,6 +69,12 @@ def kept_by_arguments(function: Any) -> Any:
     return call
 
 
+def read_many(dataset: Any, indices: list[int]) -> Any:
+    """Samples as a ``DataLoader`` reads them: at once where the dataset can."""
+    many = getattr(dataset, "__getitems__", None)
+    return many(indices) if many is not None else [dataset[index] for index in indices]
+
+
 def read_by_threads(dataset: Any, indices: list[int], threads: int) -> list[Any]:
     """The samples of a batch: what is not kept of each yet is made at the same time, the rest in their order."""
     new = [index for index in indices if index not in dataset.__dict__.get("_kept", ())]

@@ -10,7 +10,6 @@ import copy
 import inspect
 import os
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +19,8 @@ from time import perf_counter
 from typing import Any
 
 from autoopt_strategies.common import LEAST_SAVING, Setting, ratio_in_turns
-from autoopt_strategies.compute.rewriting.source import Edits, Refused, function_of, text_of, users_path
-from autoopt_strategies.input.batches import equal, kept_by_arguments
+from autoopt_strategies.compute.rewriting.source import LIBRARIES, Edits, Refused, function_of, text_of, users_path
+from autoopt_strategies.input.batches import equal, kept_by_arguments, read_many
 from autoopt_strategies.input.probes import item_bytes, random_state, seed_everything
 
 SIMPLE = (str, bytes, int, float, bool, type(None), os.PathLike)
@@ -106,8 +105,7 @@ def repeated_calls(dataset: Any, collate: Callable[[list[Any]], Any], indices: l
     def batch(seed: int | None = None) -> Any:
         if seed is not None:
             seed_everything(seed)
-        many = getattr(dataset, "__getitems__", None)
-        return collate(many(indices) if many is not None else [dataset[index] for index in indices])
+        return collate(read_many(dataset, indices))
 
     began = perf_counter()
     with watched({}) as found:
@@ -211,8 +209,7 @@ def _function_of(frame: types.FrameType) -> types.FunctionType | None:
     function = frame.f_globals.get(code.co_name)
     if not isinstance(function, types.FunctionType) or function.__code__ is not code:
         return None
-    libraries = tuple(sysconfig.get_paths().values())
-    return None if code.co_flags & (GENERATES | GATHERS) or code.co_filename.startswith(libraries) else function
+    return None if code.co_flags & (GENERATES | GATHERS) or code.co_filename.startswith(LIBRARIES) else function
 
 
 def _arguments(function: types.FunctionType) -> int:

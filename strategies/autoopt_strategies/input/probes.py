@@ -18,7 +18,7 @@ from typing import Any
 
 from autoopt_strategies.common import Setting, first_line, ratio_in_turns
 from autoopt_strategies.compute.rewriting.source import Refused, function_of, text_of, users_path
-from autoopt_strategies.input.batches import equal, is_subset, split, transformed
+from autoopt_strategies.input.batches import equal, is_subset, read_many, split, transformed
 from autoopt_strategies.input.unaugmented import READ_BATCH, halves, reader_of, with_halves
 
 SPREAD, SEEDS = 12, 4
@@ -294,10 +294,11 @@ def batches(dataset: Any, size: int) -> Setting:
             break
     else:
         return {"reason": "the dataset gives something else for many indices at once than for each of them"}
-    many = getattr(dataset, "__getitems__", lambda group: [dataset[i] for i in group])
     timed_groups = [[drawn.randrange(count) for _ in range(size)] for _ in range(16)]
     one, other = cycle(timed_groups), cycle(timed_groups)
-    ratio = ratio_in_turns(lambda: default_collate(many(next(one))), lambda: indexed.__getitems__(next(other)))
+    ratio = ratio_in_turns(
+        lambda: default_collate(read_many(dataset, next(one))), lambda: indexed.__getitems__(next(other))
+    )
     return {"index": kind, "ratio": min(1.0, ratio)}
 
 

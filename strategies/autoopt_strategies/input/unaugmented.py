@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import sysconfig
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from functools import partialmethod
 from typing import Any
 
 from autoopt_strategies.compute.rewriting.source import (
+    LIBRARIES,
     Edits,
     Refused,
     body_of,
@@ -24,7 +24,7 @@ from autoopt_strategies.compute.rewriting.source import (
     text_of,
     with_method,
 )
-from autoopt_strategies.input.batches import Wrapper, is_subset, kept_by_index, read_by_threads
+from autoopt_strategies.input.batches import Wrapper, is_subset, kept_by_index, read_by_threads, read_many
 
 READ, READ_BATCH, HEAD = "__getitem__", "__getitems__", "unaugmented"
 CHUNK = 64
@@ -41,7 +41,7 @@ def reader_of(dataset: Any) -> Any:
     found = next((vars(each)[READ] for each in kind.__mro__ if READ in vars(each)), None)
     if not isinstance(found, types.FunctionType):
         raise Refused(f"{kind.__name__} has no {READ} of Python's")
-    if found.__code__.co_filename.startswith(tuple(sysconfig.get_paths().values())):
+    if found.__code__.co_filename.startswith(LIBRARIES):
         raise Refused(f"{kind.__name__} is a library's, whose source no patch edits")
     if found.__code__.co_freevars or hasattr(kind, HEAD) or "_kept" in vars(dataset):
         raise Refused(f"{kind.__name__} has variables of a function around it, or names that a patch would use")
@@ -159,9 +159,8 @@ class KeepUnaugmented:
 
     def __call__(self, dataset: Any) -> Any:
         made = with_halves(dataset, self.line, self.threads)
-        many = getattr(made, READ_BATCH, None) or (lambda indices: [made[index] for index in indices])
         for first in range(0, len(made), CHUNK):
-            many(list(range(first, min(first + CHUNK, len(made)))))
+            read_many(made, list(range(first, min(first + CHUNK, len(made)))))
         return made
 
 

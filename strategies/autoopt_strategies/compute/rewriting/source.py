@@ -6,6 +6,7 @@ import ast
 import copy
 import linecache
 import os
+import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from autoopt import Edit
 
 WIDE = 100
 """Columns from which on a call is broken."""
+
+LIBRARIES = tuple(sysconfig.get_paths().values())
+"""Folders whose files are no user's: no patch edits them."""
 
 WHERE = ("module", "function", "file")
 """What names a function, of what an edit records of it."""
