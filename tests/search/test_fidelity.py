@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from autoopt.search.accept.fidelity import (
     BIAS,
@@ -207,6 +208,30 @@ def test_weights_that_the_loss_does_not_feel_may_part(gradient: float, parted: f
     assert bool(parted_across_epochs(before, after)) is bool(parted)
     assert bool(weight_difference(before, after).max()) is bool(parted)
     assert (parted_at_once(before, after, 0.0) is not None) is bool(parted)
+
+
+@pytest.mark.parametrize(("forgets", "parted"), [(False, None), (True, 6)])
+def test_the_signs_of_small_gradients_may_turn_as_far_as_rounding_turns_them(forgets: bool, parted: int | None) -> None:
+    """Adam's first step is a sign: most gradients are far smaller than the few that make up a gradient's length."""
+    rng, size = np.random.default_rng(3), 512
+    gradients = rng.normal(size=(12, size)) * np.where(np.arange(size) < 8, 1.0, 1e-3)
+
+    def trained(rounding: float, *, forgets: bool = False) -> Arrays:
+        parameter = torch.zeros(size, requires_grad=True)
+        optimizer, weights = torch.optim.Adam([parameter], lr=1e-3), [np.zeros(size)]
+        for step, gradient in enumerate(gradients):
+            if forgets and step == 6:
+                optimizer.state.clear()
+            parameter.grad = torch.tensor(gradient + rounding * rng.normal(size=size), dtype=torch.float32)
+            optimizer.step()
+            weights.append(parameter.detach().numpy().astype(np.float64))
+        one, all_ = np.ones(size), np.zeros(size, np.int64)
+        return Arrays(("weight",), one, all_, np.stack(weights), (gradients,), None, None)
+
+    before, after, rounded = trained(0.0), trained(2e-4, forgets=forgets), trained(2e-4)
+    assert parted_at_once(before, after, 2e-3) is not None  # small, next to the large ones
+    found = parted_at_once(before, after, 2e-3, lambda: rounded)
+    assert (found[0] if found else None) == parted
 
 
 @pytest.mark.parametrize(("dropout", "parts"), [(0.0, True), (0.8, False)])

@@ -10,7 +10,7 @@ gradients", arXiv:2008.00051, theorem 4). Rates of both rules on simulated gradi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, sqrt
 from pathlib import Path
@@ -383,23 +383,34 @@ def weight_difference(before: Arrays, after: Arrays) -> Array:
     return _parted(before, before.weights, after.weights)
 
 
-def parted_at_once(before: Arrays, after: Arrays, error: float) -> tuple[int, float] | None:
+def parted_at_once(
+    before: Arrays, after: Arrays, error: float, rounded: Callable[[], Arrays | None] = lambda: None
+) -> tuple[int, float] | None:
     """The first recorded step in which both part far more than in any step before, and by how much of a step.
 
     Rounding takes trainings apart by and by; a momentum that is forgotten, or a step that is left out, does at once.
 
     Args:
         error: of the gradient, over its spread: what a step parts by anyway.
+        rounded: the incumbent's from weights a rounding apart; asked where both part. The first step of an optimizer
+            that divides by the gradient's size turns with each small gradient, however small their error is together.
     """
+    parted = _parted_in_steps(before, after)
+    usual = np.maximum.accumulate(np.concatenate([[error], parted[:-1]]))[: len(parted)]
+    if (parted > MOVED + PARTED * usual).any() and (again := rounded()) is not None:
+        by_rounding = _parted_in_steps(before, again)[: len(parted)]
+        usual[: len(by_rounding)] = np.maximum(by_rounding, error)
+    at = np.flatnonzero(parted > MOVED + PARTED * usual)
+    return (int(at[0]), float(parted[at[0]])) if len(at) else None
+
+
+def _parted_in_steps(before: Arrays, after: Arrays) -> Array:
+    """How far both part in each recorded step, over the incumbent's update in it."""
     count, before = min(len(before.weights), len(after.weights)), before.felt()
-    if count < 2:
-        return None
     steps, others = np.diff(before.weights[:count], axis=0), np.diff(after.weights[:count], axis=0)
     sizes = before.norm(steps)
-    parted = before.norm(others - steps) / np.maximum(sizes, 1e-3 * np.median(sizes) + 1e-300)
-    usual = np.maximum.accumulate(np.concatenate([[error], parted[:-1]]))
-    found = np.flatnonzero(parted > MOVED + PARTED * usual)
-    return (int(found[0]), float(parted[found[0]])) if len(found) else None
+    least = 1e-3 * np.median(sizes) + 1e-300 if len(sizes) else 0.0
+    return np.asarray(before.norm(others - steps) / np.maximum(sizes, least))
 
 
 def parted_across_epochs(before: Arrays, after: Arrays) -> float:

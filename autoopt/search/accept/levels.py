@@ -287,7 +287,7 @@ def _doubt(
     if update > UPDATE:
         return f"updates from the same gradients differ by {update:.2g} of their size"
     error = hypot(max(point.error for point in points), before.arrays.drawn)
-    at_once = parted_at_once(before.arrays, after.arrays, error)
+    at_once = parted_at_once(before.arrays, after.arrays, error, lambda: _rounded(before, rounded_off))
     if at_once is not None:
         return f"weights part by {at_once[1]:.2g} of a step in step {at_once[0]}, and hardly before"
     if "epoch" in before.same_windows(after):
@@ -312,8 +312,13 @@ def _doubt(
 
 def _by_rounding(before: ProbeResult, apart: Callable[[Arrays, Arrays], float], size: float) -> float:
     """How far the incumbent parts from itself where its weights begin so far apart, a rounding."""
+    arrays = _rounded(before, size)
+    return 0.0 if arrays is None else apart(before.arrays, arrays)
+
+
+def _rounded(before: ProbeResult, size: float) -> Arrays | None:
     arrays = before.rounded(size) if before.rounded is not None else None
-    return 0.0 if arrays is None or not before.arrays.alike(arrays) else apart(before.arrays, arrays)
+    return arrays if arrays is not None and before.arrays.alike(arrays) else None
 
 
 def another_training(risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective) -> str:
