@@ -47,12 +47,16 @@ def digest(batch: Any, *, whole_numbers: bool = False) -> str:
     return _hash(leaves(batch), whole_numbers)
 
 
-def digests(batch: Any) -> tuple[str, str, str]:
-    """The digest of a batch, that of its whole numbers and texts, and the type of a part that neither holds.
+def digests(batch: Any, drawn: Iterable[Any] | None = None) -> tuple[str, str, str]:
+    """The digest of a batch, that of its order, and the type of a part that neither holds.
 
-    Taken as it is given: what a script does to its batch, such as keeping an answer in it, comes after.
+    Taken as it is given: what a script does to its batch, such as keeping an answer in it, comes after. The order is
+    that of its whole numbers and texts; where it has none (masks, values), of the indices that were drawn for it.
     """
-    return digest(batch), digest(batch, whole_numbers=True), unhashed(batch)
+    order = digest(batch, whole_numbers=True)
+    if not order and drawn is not None:
+        order = digest([str(index) for index in drawn])
+    return digest(batch), order, unhashed(batch)
 
 
 class SampleDigest:

@@ -165,7 +165,8 @@ class Probe(Record):
     """The probe of a plan (``autoopt.benchmark.probe``). ``file``: its arrays, in the run's folder of probes.
 
     ``digests``: of the batches of each trained step; a script's read steps follow.
-    ``orders``: the same of their whole numbers alone (labels, indices), which augmentation leaves as they are.
+    ``orders``: the same of their whole numbers alone (labels, indices), which augmentation leaves as they are; of the
+    indices that a script's sampler drew, where they hold none.
     ``rolled``: one digest of all batches so far, after each sixteen steps that were trained or only read.
     ``skipped_by_scaler``: steps that a gradient scaler left out. ``points``: sets of weights at which gradients
     and ``metrics`` were taken. ``gradient_digests``: of the batches of the gradients, where each process reads its

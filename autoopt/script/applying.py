@@ -8,7 +8,7 @@ import linecache
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any, Literal
 
@@ -62,7 +62,7 @@ class UnblockedMoves(Watcher):
         for name in ("to", "cuda"):
             setattr(torch.Tensor, name, self._unblocked(getattr(torch.Tensor, name)))
 
-    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
         if training:
             self._given = {id(tensor): tensor for _, tensor in tensors(batch)}
 

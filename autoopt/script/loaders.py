@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, MutableMapping, Sized
+from collections.abc import Callable, MutableMapping, Sequence, Sized
 from time import perf_counter
 from typing import Any
 
@@ -30,12 +30,13 @@ class Watcher:
     """Who is notified what the torch hooks see, besides the session; does nothing but for what a subclass says.
 
     ``backward`` is called before the pass, while the loss has its history; ``root_found`` before a model's first
-    training call. A loader that is made in ``loader_made`` is autoopt's own.
+    training call. A loader that is made in ``loader_made`` is autoopt's own. ``drawn``: the indices of a batch, as its
+    sampler drew them; None where nobody knows them.
     """
 
     def loader_made(self, loader: Any) -> None: ...
     def loader_opened(self, loader: Any) -> None: ...
-    def batch_given(self, loader: Any, batch: Any, training: bool) -> None: ...
+    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None: ...
     def optimizer_made(self, optimizer: Optimizer) -> None: ...
     def root_found(self, model: nn.Module) -> None: ...
     def evaluated_first(self, model: nn.Module) -> None: ...
@@ -251,7 +252,7 @@ class LoaderHook:
             for watcher in watchers:
                 watcher.loader_opened(self)
             if getattr(self, "_iterator", None) is not None:  # workers that persist begin anew
-                self._iterator.__dict__.pop("_autoopt_sizes", None)
+                self._iterator.__dict__.pop("_autoopt_drawn", None)
             iterator: Any = opened(self)
             iterator._autoopt_loader = weakref.ref(self)
             if getattr(self, "_iterator", None) is not iterator:  # one made in a loop's header is held by nothing
@@ -274,7 +275,7 @@ class LoaderHook:
                 except StopIteration:
                     hook._reads_training_data()
                     raise
-                hook._evaluated(_counted(self, batch))
+                hook._evaluated(_counted(_drawn(self), batch))
                 return batch
             loader = None
             training = "_autoopt_trains" in self.__dict__
@@ -288,28 +289,28 @@ class LoaderHook:
             if not training:
                 session.aside("evaluate")
                 batch = advanced(self)
-                count = _counted(self, batch)
-                hook._evaluated(count)
+                indices = _drawn(self)
+                hook._evaluated(_counted(indices, batch))
             else:
                 session.data_begin()
                 try:
                     batch = advanced(self)
                 finally:
                     session.data_end()
-                count, hook.given = _counted(self, batch), True
+                indices, hook.given = _drawn(self), True
             hook.latest = weakref.ref(self)
-            roles.given(id(self), loader, count)
+            roles.given(id(self), loader, _counted(indices, batch))
             if watchers:
                 reported = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
                 for watcher in watchers if reported is not None else ():
-                    watcher.batch_given(reported, batch, training)
+                    watcher.batch_given(reported, batch, training, indices)
             return batch
 
         @functools.wraps(drawn)
         def next_index(self: Any) -> Any:
             index = drawn(self)  # type: ignore[no-untyped-call]
             if self._dataset_kind == _DatasetKind.Map and isinstance(index, (list, tuple)):
-                self.__dict__.setdefault("_autoopt_sizes", deque()).append(len(index))
+                self.__dict__.setdefault("_autoopt_drawn", deque()).append(index)
             return index
 
         _BaseDataLoaderIter._next_index = next_index  # type: ignore[method-assign]
@@ -353,7 +354,12 @@ def _contents(dataset: Any) -> dict[str, Any]:
     return {name: value for name, value in held.items() if isinstance(value, Sized) and not isinstance(value, str)}
 
 
-def _counted(iterator: Any, batch: Any) -> int | None:
-    """Samples of the batch that an iterator has just given: as many as its batch sampler drew, else as it reports."""
-    sizes = iterator.__dict__.get("_autoopt_sizes")
-    return sizes.popleft() if sizes else samples_of(batch)
+def _drawn(iterator: Any) -> Sequence[Any] | None:
+    """The indices of the batch that an iterator has just given; None where nobody knows them."""
+    waiting = iterator.__dict__.get("_autoopt_drawn")
+    return waiting.popleft() if waiting else None
+
+
+def _counted(drawn: Sequence[Any] | None, batch: Any) -> int | None:
+    """Samples of a batch: as many as were drawn for it, else as it reports."""
+    return samples_of(batch) if drawn is None else len(drawn)

@@ -7,7 +7,7 @@ import inspect
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -238,7 +238,7 @@ class Observer(Watcher):
             place = found.place.model_copy(update={"end_line": found.place.line})
             self._use(self._made.get(loader), Found(place, found.direct))
 
-    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
         seen = self._made.get(loader)
         if seen is not None:
             seen.count += 1

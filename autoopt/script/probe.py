@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Sequence
 from sys import maxsize
 from time import perf_counter
 from typing import Any
@@ -116,10 +117,10 @@ class ScriptRecorder(Recorder, Watcher):
             self._pass += 1
             self._pass_steps = 0
 
-    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
         if training:
             self._given = True
-            self._hold(*digests(batch))
+            self._hold(*digests(batch, drawn))
             self.note_samples([batch], self._pass)
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -101,10 +101,10 @@ class Recording(Watcher):
         self._next = True
         self._loads = False
 
-    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
         if training:
             self._next = self._loads = True
-            self.host_digests = digests(batch) if self.host_digests is None else self.host_digests
+            self.host_digests = digests(batch, drawn) if self.host_digests is None else self.host_digests
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if not training:

@@ -7,6 +7,7 @@ weights, and of the script's own code and data."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pickle import UnpicklingError
 from statistics import median
@@ -145,7 +146,7 @@ class HeldWeights(Watcher):
         watchers.remove(watcher)
         return goal
 
-    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
         if not training and self.evaluations <= 1:
             self.hashed.update(batch, "given")
 

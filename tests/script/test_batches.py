@@ -165,19 +165,19 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> UnblockedMoves:
 
 def test_what_the_training_loader_gave_is_moved_without_waiting(moves: UnblockedMoves) -> None:
     x, y, own = torch.zeros(2), torch.zeros(2), torch.zeros(2)
-    moves.batch_given(None, {"image": x, "target": [y]}, True)
+    moves.batch_given(None, {"image": x, "target": [y]}, True, None)
     assert x.to("cuda") == (("cuda",), {"non_blocking": True})
     assert y.cuda() == ((), {"non_blocking": True})
     assert own.to("cuda") == (("cuda",), {}), "a buffer that is filled again would arrive changed"
-    moves.batch_given(None, [own], False)
+    moves.batch_given(None, [own], False, None)
     assert own.to("cuda") == (("cuda",), {}), "nor what an evaluation reads: the patch leaves its lines alone"
-    moves.batch_given(None, [own], True)
+    moves.batch_given(None, [own], True, None)
     assert x.to("cuda") == (("cuda",), {})
 
 
 def test_what_the_script_says_itself_stays(moves: UnblockedMoves) -> None:
     x = torch.zeros(2)
-    moves.batch_given(None, (x,), True)
+    moves.batch_given(None, (x,), True, None)
     assert x.to("cuda", non_blocking=False) == (("cuda",), {"non_blocking": False})
     assert x.to("cuda", torch.float16, True) == (("cuda", torch.float16, True), {})
 

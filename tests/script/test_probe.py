@@ -277,6 +277,27 @@ def test_random_samples_are_compared_one_by_one_and_updates_from_equal_weights(p
 
 
 @pytest.mark.slow
+def test_samples_without_whole_numbers_are_known_by_the_indices_that_were_drawn(prober: Prober, folder: Path) -> None:
+    """Images and masks that another plan decodes otherwise: what is compared is their gradients."""
+    text = (folder / "plain.py").read_text().replace("(inputs.sum(1) > 0).long()", "inputs.sum(1, keepdim=True).sign()")
+    text = text.replace("CrossEntropyLoss()", "MSELoss()").replace("nn.Linear(32, 2)", "nn.Linear(32, 1)")
+    (folder / "values.py").write_text(text)
+    otherwise = {str(folder / "values.py"): text.replace("randn(256, 12)", "randn(256, 12).mul(1.001)")}
+    order = {str(folder / "values.py"): text.replace("shuffle=True", "shuffle=False")}
+    sites = prober.trained("values.py")
+
+    before, decoded, other = (prober("values.py", sites, patched=each) for each in ({}, otherwise, order))
+    assert before.probe.digests != decoded.probe.digests
+    assert all(before.probe.orders)
+    assert before.probe.orders == decoded.probe.orders
+    found = level_of(Risk.NUMERIC, before, decoded, OBJECTIVE, deterministic=False)
+    assert (found.level, found.passed) == ("equivalent", True), found.detail
+    lost = level_of(Risk.NUMERIC, before, other, OBJECTIVE, deterministic=False)
+    assert lost.passed is False
+    assert "another batch" in lost.detail
+
+
+@pytest.mark.slow
 def test_a_script_that_ends_too_soon_stays_undecided(prober: Prober) -> None:
     sites = prober.sites("get_batch.py")
     short = [prober("get_batch.py", sites, words="--max_iters=5") for _ in range(2)]
