@@ -128,6 +128,7 @@ def test_probes_tell_whether_larger_batches_train_the_same(
     assert words in quality.detail
 
 
+@pytest.mark.slow
 def test_whole_runs_find_a_metric_that_nobody_has_named(runner: Callable[..., TrialRunner]) -> None:
     found, plan = runner("plain.py", "64"), plan_of("workers", num_workers=1)
     pair = found.whole_runs(Plan(), plan, steps=64, seed=1, max_seconds=120.0, speedup=1.0)

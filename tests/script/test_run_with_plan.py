@@ -98,6 +98,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_a_trainers_precision_holds_while_it_evaluates(project: Path) -> None:
     """As the patch says it, in the arguments of the trainer; anywhere else an evaluation stays as it is."""
     pytest.importorskip("accelerate")

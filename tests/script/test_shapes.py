@@ -177,7 +177,7 @@ def test_the_arguments_of_a_trainer_are_what_is_patched(
     assert all(argument in added for argument in wanted)
 
 
-@pytest.mark.parametrize("script", ["plain.py", "trainer_lightning.py"])
+@pytest.mark.parametrize("script", ["plain.py", pytest.param("trainer_lightning.py", marks=pytest.mark.slow)])
 def test_a_copy_of_the_model_computes_with_its_own_weights(start_script: StartScript, script: str) -> None:
     """A LightningModule copies its call, too: all that was tried on a copy of one was tried on the module itself."""
     if "lightning" in script:

@@ -169,6 +169,7 @@ RESUMED = HEAD.replace(
 )
 
 
+@pytest.mark.slow
 def test_batches_that_a_resumed_run_reads_in_vain_are_counted(start_script: StartScript, folder: Path) -> None:
     for text, unused in ((RESUMED, 6), (HEAD, 0)):
         (folder / "evaluates.py").write_text(text + WITHOUT_GRADIENTS)
@@ -451,6 +452,7 @@ print(random.random(), np.random.rand(), torch.rand(1).item(), "numpy" in sys.mo
 """
 
 
+@pytest.mark.slow
 def test_whole_runs_of_a_pair_mix_one_seed_into_those_that_the_script_sets(tmp_path: Path) -> None:
     (tmp_path / "draws.py").write_text(SEEDS)
     script = ScriptSpec(command=(sys.executable, "draws.py"), folders=(str(tmp_path),))

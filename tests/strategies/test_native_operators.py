@@ -261,6 +261,7 @@ def losses(folder: Path) -> list[float]:
     return [float(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_patched_script_run_bare_trains_the_same(tmp_path: Path) -> None:
     sites = sites_in(tmp_path, SCRIPT, model="Net()")
     line = next(number for number, text in enumerate(SCRIPT.splitlines(), 1) if "conv(x[:, None])" in text)
