@@ -207,6 +207,11 @@ class Screened:
         """That it is a gain at all."""
         return float(norm.cdf(self.gain / max(self.error, 1e-9)))
 
+    @property
+    def worth(self) -> float:
+        """The log gain to be expected of its confirmation, which leaves the plan as it is where it is none."""
+        return self.gain * self.chance + self.error * float(norm.pdf(self.gain / max(self.error, 1e-9)))
+
     def rivals(self, other: Screened) -> bool:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
         return rival_strategies(self.candidate.strategy, other.candidate.strategy)

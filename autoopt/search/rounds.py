@@ -167,14 +167,14 @@ class Rounds:
                 if short and self._by_whole_runs(_as_seen(queue, screening), LIKELIER, HOPE):
                     self._no_time(unseen)
                     return True
-                if self._confirmations.in_order(self._taken(screening, plain=True), screening):
+                first = None if screening.over else screening.first(unseen)
+                taken = self._taken(screening, plain=first is None or first.plain)
+                if self._confirmations.in_order(taken, screening):
                     self._no_time(unseen)
                     return True
-                if known:
-                    known = False
-                    continue
-                if not 0 < len(unseen) < before:
+                if not known and (not unseen or (len(unseen) == before and not taken)):
                     break
+                known = False
             self._no_time(unseen)
             screening.close()
             open_ = self._taken(screening, plain=False)

@@ -143,16 +143,16 @@ class Screening:
         return self.context.now() + self.context.allocation.start_seconds + needed <= self.deadline
 
     def first(self, waiting: Sequence[Proposal]) -> Screened | None:
-        """A gain to be confirmed before anything else is screened; None where a screening is the better use of time.
+        """What is confirmed before anything else is screened; None where a screening is the better use of time.
 
-        A screening has to promise more a second than the gain is over all seconds until it is confirmed (Charnov,
-        "Optimal foraging, the marginal value theorem", 1976). What is screened after it is screened faster, and on the
-        plan that it is meant for.
+        A screening has to promise more a second than the best so far is worth over all seconds until it is confirmed
+        (Charnov, "Optimal foraging, the marginal value theorem", 1976). What is screened after it is screened faster,
+        and on the plan that it is meant for.
         """
-        best = max(self.found, key=lambda screened: screened.gain, default=None)
-        if best is None or not best.plain:
+        best = max(self.found, key=lambda screened: screened.worth, default=None)
+        if best is None:
             return None
-        rate = best.gain / (self.context.now() - self._began + self._confirming(best))
+        rate = best.worth / (self.context.now() - self._began + self._confirming(best))
         better = (each for each in waiting if self._worth(each, best) / self._seconds(each) >= rate)
         in_source = self.context.runner.in_source  # what no patch of a script says is not in its headline
         return None if any(in_source(Plan(changes=(each.change,))) for each in better) else best
