@@ -63,18 +63,28 @@ def make_optimizer(
         distributed: whether each process updates its share of the parameters alone.
 
     Raises:
-        WorkloadError: what came out is no optimizer, or one that needs a closure.
+        WorkloadError: what came out is no optimizer.
     """
     for transform in transforms:
         factory = transform(factory)
     if distributed is not None and distributed.sharded_optimizer:
         factory = sharded(factory)
-    optimizer, needs_closure = factory(list(model.parameters())), False
+    optimizer = factory(list(model.parameters()))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(
             f"optimizer(params) returned {type(optimizer).__name__}; wanted: a torch.optim.Optimizer",
             hint="such as optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3)",
         )
+    return optimizer
+
+
+def stepping_alone(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer, whose step needs no closure.
+
+    Raises:
+        WorkloadError: it does.
+    """
+    needs_closure = False
     with suppress(TypeError, ValueError):  # a step without a signature needs none
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         needs_closure = closure is not None and closure.default is inspect.Parameter.empty

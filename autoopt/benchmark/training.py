@@ -28,7 +28,7 @@ from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.live import Printed, Stretch, Values, Wrap
 from autoopt.benchmark.loader import lengths, training_loader, validation_loader
 from autoopt.benchmark.losses import LossHead, LossRecorder, loss_head, takes_probabilities, transformed_loss
-from autoopt.benchmark.optimizer import make_optimizer, users_factory
+from autoopt.benchmark.optimizer import make_optimizer, stepping_alone, users_factory
 from autoopt.benchmark.probe import BatchRecorder
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import kept_buffers, mix, random_state, seed_everything, set_random_state
@@ -213,7 +213,7 @@ class Training:
             made = self.users_optimizer = self.factory(params)
             return made
 
-        return model, make_optimizer(remembering, model, setup.optimizer, setup.distributed)
+        return model, stepping_alone(make_optimizer(remembering, model, setup.optimizer, setup.distributed))
 
     def _autocast(self) -> torch.autocast | None:
         dtype = self.setup.precision.dtype

@@ -81,6 +81,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._evaluated: int | None = None
         self._middle: Any = None
         self._gradient: Array | None = None
+        self._stepped: list[Any] = []
         self.hooks.watchers.append(self)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
@@ -144,6 +145,10 @@ class ScriptRecorder(Recorder, Watcher):
         leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
         self._outputs += [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self._own_loss |= any(isinstance(leaf, torch.Tensor) and leaf.dim() == 0 for leaf in leaves)
+
+    def stepped(self, optimizer: Any) -> None:
+        if not any(optimizer is known for known in self._stepped):
+            self._stepped.append(optimizer)
 
     def _take(self, model: nn.Module, args: Any, kwargs: Any, *, unseen: bool = False) -> None:
         """Arguments of a model's call.
@@ -383,6 +388,7 @@ class ScriptRecorder(Recorder, Watcher):
     def _finish(self) -> None:
         """Once the script trains no further: updates from drawn gradients, of drawn weights and at the first rates.
 
+        They are those of the optimizers that have stepped: one for later, such as L-BFGS after Adam, shows nothing yet.
         Decay follows the weights, and a schedule the steps, of which each plan has trained as many as there was time
         for; and where augmentations are drawn otherwise, even the first step leads elsewhere.
         """
@@ -392,6 +398,8 @@ class ScriptRecorder(Recorder, Watcher):
             for optimizer, kept in zip(self.training.optimizers, self._rates, strict=True):
                 for group, values in zip(optimizer.param_groups, kept, strict=True):
                     group.update(copy.deepcopy(values))
+            optimizers = self.training.optimizers
+            self.training.optimizers = [each for each in optimizers if each in self._stepped] or optimizers
             self.updates()
 
     def _drawn(self, seed: int) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from autoopt.benchmark.probe import Asked
+from autoopt.export.script_patch import placed
 from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
 from autoopt.records.messages import Probe
 from autoopt.search.accept.data import ProbeResult
@@ -18,6 +19,7 @@ from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import level_of
 from autoopt.search.first_training import adopt_metric
 from autoopt.strategy import Risk
+from scripted import REGISTRY
 from tests.script.conftest import StartScript
 
 OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
@@ -274,6 +276,21 @@ def test_random_samples_are_compared_one_by_one_and_updates_from_equal_weights(p
     assert (other.level, other.passed) == ("undecided", None), (
         "other samples: nothing is proven, and nothing is refuted"
     )
+
+
+def test_an_optimizer_for_later_is_left_as_it_is(prober: Prober, folder: Path) -> None:
+    """L-BFGS after Adam: it has no fused update, and no step of a probe is its own."""
+    text = (folder / "plain.py").read_text().replace("torch.optim.SGD", "torch.optim.Adam")
+    text = text.replace("step = 0\n", "late = torch.optim.LBFGS(model.parameters())\nstep = 0\n")
+    (folder / "stages.py").write_text(text + "late.step(lambda: criterion(model(inputs), data.tensors[1]))\n")
+    sites = prober.sites("stages.py")
+    before, after = (prober("stages.py", sites, plan) for plan in (UNCHANGED, FUSED))
+    assert before.arrays.updates is not None
+    found = level(Risk.NUMERIC, before, after)
+    assert found.passed, found.detail
+    diff = placed(sites, FUSED, REGISTRY, "cpu").patch.diff
+    assert "Adam(model.parameters(), lr=0.1, fused=True)" in diff
+    assert "+late" not in diff
 
 
 @pytest.mark.slow

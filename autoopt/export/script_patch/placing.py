@@ -158,13 +158,15 @@ class Placing:
     # arguments of calls
 
     def _place_arguments(self, edit: Edit) -> None:
-        """Arguments of a call; where several lines make training loaders or optimizers, each gets them.
+        """Arguments of a call; where several lines make training loaders or optimizers, each that takes them gets them.
 
         A learning rate is that of a single optimizer.
         """
         kind, _ = _CALLS[edit.at]
         every = edit.at in ("loader", "optimizer") and "lr" not in edit.arguments
-        for site in self.sites_of(kind) if every else (self.site(kind),):
+        sites = self.sites_of(kind) if every else (self.site(kind),)
+        taking = [site for site in sites if {*edit.arguments} <= {*(site.takes or site.options)}]
+        for site in (edit.at == "optimizer" and taking) or sites:
             source = self.edits(site.file).source
             if edit.at == "evaluation":
                 self._makes_no(site, "loader_training")

@@ -38,7 +38,9 @@ class UpdateBy:
 
 
 def updating_by(optimizer: Any, implementation: str) -> Any:
-    """The same optimizer with another implementation."""
+    """The same optimizer with another implementation; as it is, where its class has none such."""
+    if implementation not in optimizer.defaults:  # of several optimizers of a script, one may be L-BFGS
+        return optimizer
     other = "foreach" if implementation == "fused" else "fused"
     return rebuilt(optimizer, **{implementation: True, **({other: False} if other in optimizer.defaults else {})})
 
