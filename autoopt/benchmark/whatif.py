@@ -55,6 +55,7 @@ def ratio_with(
     change: Callable[[nn.Module], nn.Module] | None = None,
     *,
     dtype: torch.dtype | None = None,
+    under: torch.dtype | None = None,
     matmul: str | None = None,
     rebatch: Callable[[Any], Any] | None = None,
     seconds: float = SECONDS,
@@ -65,7 +66,8 @@ def ratio_with(
 
     Args:
         change: ``model -> model``, applied to a copy.
-        dtype: of autocast; the training's own where None.
+        dtype: of autocast with the change; that without it where None.
+        under: of autocast on both sides; the training's own where None.
         matmul: precision of float32 matrix products (``torch.set_float32_matmul_precision``).
         rebatch: ``batch -> batch``, of the micro-batch on the device (``training.rebatched``).
         seconds: for all of it; a few turns are made however long they take.
@@ -84,7 +86,7 @@ def ratio_with(
         with torch.random.fork_rng(devices=devices):
             plain = copy.deepcopy(training.model)
             batch = training.next()[0]
-            usual = training.autocast or nullcontext()
+            usual = _autocast(device, under) or training.autocast or nullcontext()
             if change is None and dtype is None and matmul is None and rebatch is None:
                 end = training.device.now() + seconds  # nothing to compare with
                 _once(training, plain, batch, usual, None)
@@ -94,7 +96,7 @@ def ratio_with(
             changed = copy.deepcopy(training.model)
             changed = change(changed) if change is not None else changed
             another = rebatch(batch) if rebatch is not None else batch
-            other = torch.autocast(device.type, dtype=dtype) if dtype is not None else usual
+            other = _autocast(device, dtype) or usual
             return _turns(
                 training,
                 lambda: _once(training, plain, batch, usual, None),
@@ -103,6 +105,10 @@ def ratio_with(
             )
     except Exception:  # whatever a user's model does not like about being copied or changed
         return None
+
+
+def _autocast(device: torch.device, dtype: torch.dtype | None) -> Any:
+    return None if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
 def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:

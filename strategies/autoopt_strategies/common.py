@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping
+from math import prod
 from time import perf_counter
 from typing import Any
 
@@ -83,6 +84,33 @@ def tried_or_at_most(case: Case, ratio: float | None, best: float | None) -> Est
     if ratio is not None:
         return tried_gain(case, ratio)
     return None if best is None else at_most(compute_gain(case, best))
+
+
+def tried_on_copies(live: Any, change: Callable[[Any], Any]) -> dict[str, float | None]:
+    """Forward and backward with a change of the model over without: ``ratio``, and ``ratio_low`` in low precision.
+
+    Kernels of one operator differ by precision: what brings something in float32 may cost several times that in
+    bfloat16.
+    """
+    import torch
+
+    found = {"ratio": live.ratio_with(change)}
+    own = live.setup.precision.dtype is not None or live.training.autocast is not None
+    return found if own else {**found, "ratio_low": live.ratio_with(change, under=torch.bfloat16)}
+
+
+def ratio_there(case: Case, name: str) -> float | None:
+    """What a strategy's change of the model was tried to bring, in the precision that a plan computes in."""
+    found = case.inspected(name)
+    low = found.get("ratio_low") if case.setup.precision.dtype else None
+    return low or found.get("ratio")
+
+
+def low_precision_there(case: Case) -> float:
+    """By how much more a low precision takes next to a plan's changes of the model than it takes without them."""
+    inspected = [case.inspected(change.strategy) for change in case.plan.changes]
+    known = [each for each in inspected if each.get("ratio") and each.get("ratio_low")]
+    return prod(float(each["ratio_low"] / each["ratio"]) for each in known)
 
 
 def issued(case: Case, *, passes: float = 1.0, update: float = 1.0) -> dict[str, float]:

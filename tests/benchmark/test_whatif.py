@@ -52,6 +52,19 @@ def test_three_dear_layers_cost_three_times_one() -> None:
     assert ratio_with(training_of(), seconds=20.0) == pytest.approx(1.0)
 
 
+def test_both_may_be_tried_in_another_precision() -> None:
+    seen = list[bool]()
+
+    class Noting(nn.CrossEntropyLoss):
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return super().forward(*given)
+
+    assert ratio_with(training_of(Noting()), thrice, under=torch.bfloat16, seconds=2.0) is not None
+    assert seen
+    assert all(seen)
+
+
 def test_where_nothing_is_changed_a_slow_pass_is_made_once() -> None:
     training, before = training_of(), Layer.clock
     assert ratio_with(training, seconds=0.5) == 1.0

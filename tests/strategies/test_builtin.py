@@ -222,6 +222,20 @@ def test_what_makes_it_slower_is_predicted_to_be_slower(name: str) -> None:
     assert found.value < 1.0
 
 
+@pytest.mark.parametrize("name", ["flash_attention", "native_operators"])
+def test_what_is_slower_in_low_precision_is_predicted_so_in_either_order(name: str) -> None:
+    """Attention that a CPU computes faster in float32 took two and a half times as long in bfloat16."""
+    inspected = {name: {"ratio": 0.9, "ratio_low": 2.5}, "amp": {"bfloat16": RATIO}}
+    case = sample_case(inspected=inspected)
+    alone = promised(REGISTRY[name], case, {})
+    low = replace(case, setup=REGISTRY["amp"].apply(case.setup, {"dtype": "bfloat16"}))
+    assert promised(REGISTRY[name], low, {}).value < 1.0 < alone.value
+
+    first = replace(case, plan=Plan(changes=(Change(strategy=name, setting={}),)))
+    amp = {"dtype": "bfloat16"}
+    assert promised(REGISTRY["amp"], first, amp).value < 1.0 < promised(REGISTRY["amp"], case, amp).value
+
+
 def test_numbers_of_a_strategy_s_own_are_declared() -> None:
     """Neither confidence nor interval is claimed for what nobody measured; the pipeline's own what-if is simulated."""
     found = promised(REGISTRY["allocator"], sample_case("cuda:0"), {"expandable_segments": True})

@@ -10,6 +10,7 @@ from autoopt_strategies.common import (
     Setting,
     at_most,
     compute_gain,
+    low_precision_there,
     operator_share,
     peak_ratio,
     ranged,
@@ -65,7 +66,7 @@ class Amp(Strategy):
         ratio = found.get(f"{setting['dtype']}_channels_last") if self.companions(case, setting) else None
         ratio = ratio or found.get(setting["dtype"])
         if ratio is not None:
-            return tried_gain(case, ratio)
+            return tried_gain(case, ratio * low_precision_there(case))
         ratio = peak_ratio(case, SHORT[setting["dtype"]])
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:

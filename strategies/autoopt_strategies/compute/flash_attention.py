@@ -7,7 +7,16 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, kept, operator_share, tried_or_at_most
+from autoopt_strategies.common import (
+    LEAST_SAVING,
+    Setting,
+    Settings,
+    kept,
+    operator_share,
+    ratio_there,
+    tried_on_copies,
+    tried_or_at_most,
+)
 from autoopt_strategies.compute.rewriting.attention_source import statements
 from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edits_of
 
@@ -62,8 +71,8 @@ class FlashAttention(Strategy):
         autocast. A patch holds the edited lines; a library's own function is edited in the process alone. ``off``: on
         CUDA, the back ends (cuDNN, flash, memory-efficient) that stand before a faster one are turned off.
     When it helps: long sequences; memory, since the scores are never stored.
-    When it does not: short sequences; attention that is a small part of the step. Together with mixed
-        precision on a CPU it may cost (facts differ by machine), so both are also tried apart.
+    When it does not: short sequences; attention that is a small part of the step. On a CPU it may cost several times as
+        much in low precision: it is tried on copies in both.
     What it costs: sums in another order; dropout draws other random numbers. What the back end that is left refuses,
         such as a mask, is written out. A function that also returns the probabilities returns None in their place,
         where the training computes nothing with them.
@@ -95,7 +104,9 @@ class FlashAttention(Strategy):
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward with it on a copy; else: scores are neither written nor read."""
         found = case.inspected(self.name)
-        ratio = min(found["backends"].values()) if setting.get("off") and found.get("backends") else found.get("ratio")
+        ratio = ratio_there(case, self.name)
+        if setting.get("off") and found.get("backends"):
+            ratio = min(found["backends"].values())
         share = operator_share(case, names=SCORES)
         return tried_or_at_most(case, ratio, None if share is None else 1 - share)
 
@@ -131,7 +142,7 @@ class FlashAttention(Strategy):
         found = survey_training(training.model, training.loss, training.next()[0], switch_attention)
         changes = transforms(found)
         if changes:
-            found["ratio"] = live.ratio_with(lambda copied: reduce(lambda one, change: change(one), changes, copied))
+            found |= tried_on_copies(live, lambda copied: reduce(lambda one, change: change(one), changes, copied))
         if live.device.kind == "cuda" and (changes or found["fused"]):
             found["backends"] = ratios(live, changes)
         return found

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, operator_share, tried_or_at_most
+from autoopt_strategies.common import Setting, operator_share, ratio_there, tried_on_copies, tried_or_at_most
 from autoopt_strategies.compute.rewriting.source import (
     Edits,
     Refused,
@@ -83,7 +83,7 @@ class NativeOperators(Strategy):
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward with it on a copy; else what all such operators take is the most it saves."""
         share = operator_share(case, kinds=("elementwise",), names=("conv", "lstm", "gru"))
-        return tried_or_at_most(case, case.inspected(self.name).get("ratio"), None if share is None else 1 - share)
+        return tried_or_at_most(case, ratio_there(case, self.name), None if share is None else 1 - share)
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)
@@ -114,7 +114,7 @@ class NativeOperators(Strategy):
         found = survey_operators(training.model, training.loss, training.next()[0])
         changes = transforms(found)
         if changes:
-            found["ratio"] = live.ratio_with(lambda copied: reduce(lambda one, change: change(one), changes, copied))
+            found |= tried_on_copies(live, lambda copied: reduce(lambda one, change: change(one), changes, copied))
         return found
 
 
