@@ -60,14 +60,16 @@ class ScriptWorld(World):
         seed: int,
         max_seconds: float,
         speedup: float,
+        patience: float,
         every: float | None = None,
     ) -> TrainedPair:
         self.pairs.append(plan.names())
         runs: list[TrainingRun] = []
         for side, each in enumerate((before, plan)):
             seconds = self.seconds / prod(self.whole.get(name, 1.0) for name in each.names())
-            self.clock.advance(min(seconds, max_seconds))
-            if seconds > max_seconds:
+            limit = min(max_seconds, patience * runs[0].seconds) if runs else max_seconds
+            self.clock.advance(min(seconds, limit))
+            if seconds > limit:
                 failure = TrialFailed("timeout", "not at its end")
                 failure.side = side  # type: ignore[attr-defined]
                 raise failure

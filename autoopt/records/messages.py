@@ -178,8 +178,8 @@ class Probe(Record):
     have been. ``crossed``: the step at which a script's window across the end of an epoch begins. ``own_metric``: of
     the recorded steps' own weights. ``rates_ahead``: learning rates to the planned end, by step (by the epoch's
     negative number, where the scheduler counts these), as it alone gives them. ``order``: of an epoch by the sampler
-    alone.
-    ``dropouts``: shares that dropout layers leave out.
+    alone. ``dropouts``: shares that dropout layers leave out. ``waiting``, ``computing``: seconds of a script's
+    recorded step, on the mean: until its batch was there, and those after that.
     """
 
     file: str
@@ -207,6 +207,8 @@ class Probe(Record):
     rates_ahead: tuple[tuple[int, float], ...] = ()
     order: EpochOrder | None = None
     dropouts: tuple[float, ...] = ()
+    waiting: float | None = None
+    computing: float | None = None
     seconds: float = 0.0
 
 

@@ -82,6 +82,8 @@ class ScriptRecorder(Recorder, Watcher):
         self._middle: Any = None
         self._gradient: Array | None = None
         self._stepped: list[Any] = []
+        self._waiting: float | None = None
+        self._computing: float | None = None
         self.hooks.watchers.append(self)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
@@ -109,6 +111,8 @@ class ScriptRecorder(Recorder, Watcher):
             "unseen": self.unhashed or ("" if self._labels and all(self.digests) else "labels"),
             "trained": self.until if "end" in self.windows else 0,
             "crossed": self._crossed,
+            "waiting": self._waiting,
+            "computing": self._computing,
         }
 
     # what the torch hooks tell
@@ -268,15 +272,18 @@ class ScriptRecorder(Recorder, Watcher):
 
     def _train(self, steps: int, seconds: float) -> None:
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
-        self._gradient = None
+        self._gradient, recording = None, 0.0
 
         def each(done: int, elapsed: float) -> None:
+            nonlocal recording
+            ended = perf_counter()
             self._step_ended()
             if self._gradient is None:
                 self.skipped.append(done - 1)
             self._gradient = None
             self.record_rate()
             self.record()
+            recording += perf_counter() - ended
 
         def enough(done: int, elapsed: float) -> bool:
             return done >= steps or (done >= LEAST_STEPS and perf_counter() - began > seconds)
@@ -288,6 +295,10 @@ class ScriptRecorder(Recorder, Watcher):
         ranks = self.training.group.gather(goal.captured.losses()[: len(self.rates)])
         fewest = min(map(len, ranks))
         self.losses = list(mean_losses([losses[:fewest] for losses in ranks]))
+        lap, trained = goal.lap(), len(self.rates)
+        if trained:
+            waiting = lap.stages.get("data", 0.0) + lap.stages.get("epoch", 0.0)
+            self._waiting, self._computing = waiting / trained, max(lap.seconds - waiting - recording, 0.0) / trained
 
     def _step_ended(self) -> None:
         """Takes the digests of the step that has ended."""

@@ -116,6 +116,7 @@ def whole_runs(
     shares: Sequence[float] | None = None,
     turn: float = TURN_SECONDS,
     seed: int | None = None,
+    within: tuple[int, float] | None = None,
 ) -> list[WholeRun]:
     """Runs scripts to their ends, interleaved, each in a view of its own: what it writes into the user's folders stays
     there.
@@ -125,7 +126,7 @@ def whole_runs(
             begins.
         directory: where they run.
         timeout: seconds of its own after which one is ended.
-        shares, turn: see :func:`run_time_sliced`; infinite where two do not fit next to each other.
+        shares, turn, within: see :func:`run_time_sliced`; infinite where two do not fit next to each other.
         seed: mixed with those that the script sets, by all alike; None: they stand.
 
     Raises:
@@ -140,13 +141,13 @@ def whole_runs(
             )
             document = {"script": script.model_dump(), "directory": directory, "scratch": scratch, "seed": seed}
             commands.append(Command(interpreter("autoopt.script.whole_run"), text=json.dumps(document)))
-        found = run_time_sliced(commands, timeout=timeout, shares=shares, turn=turn)
+        found = run_time_sliced(commands, timeout=timeout, shares=shares, turn=turn, within=within)
     for side, each in sorted(enumerate(found), key=lambda item: item[1].code is None):  # those were ended with others
         if each.code is not None and not each.begun:
             raise EnvironmentLacks(f"the script could not be started: {each.last}")
         if each.code == 0:
             continue
-        failure = TrialFailed("timeout", f"the run was not at its end after {timeout:.0f} s")
+        failure = TrialFailed("timeout", f"the run was not at its end after {each.seconds:.0f} s")
         if each.code is not None:
             reason = f"the run ended with exit code {each.code}: {each.last}"
             failure = TrialFailed("error", reason, detail=each.output)
@@ -220,6 +221,7 @@ def run_time_sliced(
     shares: Sequence[float] | None = None,
     turn: float = TURN_SECONDS,
     all_of_them: bool = False,
+    within: tuple[int, float] | None = None,
 ) -> list[Ended]:
     """Runs commands from start to end, each in a session of its own, and ends whatever they leave behind.
 
@@ -228,6 +230,7 @@ def run_time_sliced(
         timeout: seconds of its own after which one is ended.
         shares: about how long each takes, next to the others: by them they come to their ends together.
         turn: seconds of the longest turn; infinite: one after the other.
+        within: a command's place, and how many times the seconds that it took to its end the others may take.
     """
     shares = shares or [1.0] * len(commands)
     before = cpu_times(with_children=False)
@@ -236,6 +239,9 @@ def run_time_sliced(
         while left := [(run, share) for run, share in zip(runs, shares, strict=True) if not run.over]:
             for run, share in left:
                 run.go_on(inf if len(left) < 2 else turn * share / max(shares))
+                if within is not None and run is runs[within[0]] and run.over:
+                    for other in runs:
+                        other.timeout = min(other.timeout, within[1] * run.seconds)
                 if run.over and run.code != 0 and not all_of_them:
                     left = []
                     break
@@ -247,10 +253,10 @@ def run_time_sliced(
 
 
 class _Running:
-    """One command on its way."""
+    """One command on its way, for at most ``timeout`` seconds of its own."""
 
     def __init__(self, command: Command, timeout: float) -> None:
-        self._command, self._timeout = command, timeout
+        self._command, self.timeout = command, timeout
         self.seconds = self._cpu = 0.0
         self._resumed: float | None = None
         self.code: int | None = None
@@ -273,7 +279,7 @@ class _Running:
         """Goes on for so many seconds, or to its end."""
         if self._process is None and not self._made_ready():
             return
-        process, most = self._process, min(seconds, self._timeout - self.seconds)
+        process, most = self._process, min(seconds, self.timeout - self.seconds)
         assert process is not None
         self._resumed = time.monotonic()
         self.begun, until = True, self._resumed + most
@@ -285,14 +291,14 @@ class _Running:
         if self._reader.is_alive():
             freeze(process.pid, process.pid)
         else:
-            before, left = os.times(), self._timeout - self.seconds - (time.monotonic() - self._resumed)
+            before, left = os.times(), self.timeout - self.seconds - (time.monotonic() - self._resumed)
             with suppress(subprocess.TimeoutExpired):  # it has closed its output, and goes on
                 self.code = process.wait(max(left, 0.0))
             after, self.over = os.times(), True
             self._cpu = after.children_user + after.children_system - before.children_user - before.children_system
         self.seconds += time.monotonic() - self._resumed
         self._resumed = None
-        self.over = self.over or self.seconds >= self._timeout
+        self.over = self.over or self.seconds >= self.timeout
 
     def _made_ready(self) -> bool:
         """Starts the process; False where it has ended before it was ready."""

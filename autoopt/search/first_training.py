@@ -225,14 +225,21 @@ def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: fl
     """
     if state.trained is not None:
         return True
-    if context.now() + seconds * (1 + 1 / max(speedup, 1.0)) > context.allocation.budget:
+    left = context.allocation.budget - context.now()
+    if seconds * (1 + 1 / max(speedup, 1.0)) > left:
         return False
     trainings, seed = context.gate.trainings, context.seed
-    trainings.limit_seconds = PATIENCE * seconds
     purpose, steps = f"first whole runs, pair {seed}", state.planned_steps or 0
     try:
         pair = trainings.whole_runs(
-            state.baseline, plan, seed, purpose=purpose, steps=steps, speedup=speedup, remember=True
+            state.baseline,
+            plan,
+            seed,
+            purpose=purpose,
+            steps=steps,
+            speedup=speedup,
+            max_seconds=left,
+            remember=True,
         )
     except TrialFailed as failure:
         if getattr(failure, "side", 1) == 0 and failure.kind != "timeout":

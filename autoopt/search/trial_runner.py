@@ -489,6 +489,7 @@ class TrialRunner:
         seed: int,
         max_seconds: float,
         speedup: float,
+        patience: float,
         every: float | None = None,
     ) -> TrainedPair:
         """A whole run of the script with the patch of one plan and one with that of another; nothing listens to either.
@@ -503,6 +504,7 @@ class TrialRunner:
                 the script sets.
             max_seconds: of each.
             speedup: of the second one, about.
+            patience: times the seconds of the first one that the second one may take.
             every: steps between two evaluations, where runs end at one of them by what they have reached.
 
         Raises:
@@ -524,6 +526,7 @@ class TrialRunner:
                 shares=[(speedup, 1.0)[side] for side in order],
                 turn=turn,
                 seed=seed if seed != self.base.seed else None,
+                within=(order.index(0), patience),
             )
         except TrialFailed as failure:
             failure.side = order[failure.side]  # type: ignore[attr-defined]

@@ -421,6 +421,14 @@ def test_one_that_takes_too_long_is_ended() -> None:
     assert all(run.code is None for run in found)
 
 
+@pytest.mark.parametrize("turn", [0.05, float("inf")])
+def test_one_that_takes_several_times_as_long_as_the_first_is_ended(turn: float) -> None:
+    """How long a run takes is known once it was at its end, and not before."""
+    found = run_time_sliced([python(COUNTS), python(FOR_EVER)], timeout=600, turn=turn, within=(0, 2.0))
+    assert (found[0].code, found[1].code) == (0, None)
+    assert found[1].seconds >= 2.0 * found[0].seconds
+
+
 def test_a_child_that_stands_still_holds_no_run_up() -> None:
     """A worker was made as its run was stopped, and stood still when the run went on, which waited for it for ever."""
     stands = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP); print(7)"

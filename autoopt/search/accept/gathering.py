@@ -377,6 +377,22 @@ class Gate:
         both = self.probes.earlier(incumbent, plan) if self.probes is not None else None
         return same_metric(both[0].probe, both[1].probe) if both is not None else None
 
+    def step_at_best(self, plan: Plan, incumbent: Plan) -> float | None:
+        """The log speedup of a step that the steps of both probes leave possible; None where they were not timed.
+
+        What computes was seen. What prepares batches otherwise may have them all at once later on, as a cache does
+        that is filled in the first epoch.
+        """
+        both = self.probes.earlier(incumbent, plan) if self.probes is not None else None
+        if both is None:
+            return None
+        one, other = (each.probe for each in both)
+        if not one.computing or not other.computing or one.waiting is None:
+            return None
+        before, after = self.registry.fold(incumbent), self.registry.fold(plan)
+        same = (after.loader, after.dataset, after.sampler) == (before.loader, before.dataset, before.sampler)
+        return math.log((one.waiting + one.computing) / (one.waiting * same + other.computing))
+
     def price(self, plan: Plan, incumbent: Plan) -> float:
         """The factor on the steps that the rounding of a plan costs, as far as probes were made.
 

@@ -210,9 +210,9 @@ class Trainings:
         *,
         purpose: str,
         steps: int,
+        max_seconds: float,
         speedup: float = 1.0,
         remember: bool = False,
-        max_seconds: float = math.inf,
     ) -> TrainedPair:
         """A whole run of the script with the patch of one plan, and of one with that of another.
 
@@ -220,14 +220,12 @@ class Trainings:
             baseline: without changes: the untouched script.
             seed: names the pair, and says which goes first: the script has seeds of its own.
             steps: of a run; not read where it ends by what it has reached.
-            speedup, remember, max_seconds: see :meth:`interleaved`.
+            speedup, remember: see :meth:`interleaved`.
+            max_seconds: of each one's own.
 
         Raises:
             TrialFailed: one of them ended badly, or was not at its end in time.
         """
-        # a run that ends by what it has reached may take several times as long from another seed
-        limit = math.inf if self.evaluate_every else self.limit_seconds
-        allowed = min(limit, max_seconds)
         return self._paired(
             baseline,
             plan,
@@ -238,12 +236,13 @@ class Trainings:
                 plan,
                 steps=0 if self.evaluate_every else steps,
                 seed=seed,
-                max_seconds=allowed,
+                max_seconds=max_seconds,
                 speedup=max(speedup, 1.0),
+                # a run that ends by what it has reached may take several times as long from another seed
+                patience=math.inf if self.evaluate_every else PATIENCE,
                 every=self.evaluate_every,
             ),
             remember,
-            short_of_time=allowed < limit,
         )
 
     def _paired(
@@ -254,13 +253,12 @@ class Trainings:
         key: JsonDict,
         measure: Callable[[], TrainedPair],
         remember: bool,
-        short_of_time: bool = False,
     ) -> TrainedPair:
         known = {**key, "baseline": baseline.model_dump(), "plan": plan.model_dump(), "seed": seed}
         try:
             pair = self._steps.step("trainings", known, measure, TrainedPair)
         except TrialFailed as failure:
-            if getattr(failure, "side", 1) == 1 and not (short_of_time and failure.kind == "timeout"):
+            if getattr(failure, "side", 1) == 1 and not ("whole" in key and failure.kind == "timeout"):
                 self._failures[plan.key] = failure
             raise
         self._pairs[baseline.key, plan.key, seed] = pair
