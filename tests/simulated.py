@@ -84,8 +84,8 @@ def fake_probe(behaviour: Behaviour, *, out: str, steps: int, **_: Any) -> JsonD
     np.savez(out, weights=weights, updates=gradients, draws=gradients, **shape, **points)
     digests = tuple(str(step) for step in range(steps))
     losses = tuple(behaviour.loss(step) for step in range(steps))
-    probe = Probe(file=Path(out).name, steps=steps, digests=digests, orders=digests, losses=losses)
-    return probe.model_dump()
+    seen: dict[str, Any] = {"file": Path(out).name, "digests": digests, "orders": digests, "losses": losses}
+    return Probe(**seen, steps=steps, waiting=0.0, computing=behaviour.step_seconds).model_dump()
 
 
 class FakeTrial:

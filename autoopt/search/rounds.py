@@ -25,6 +25,8 @@ from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
 from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, settings_of, skip
+from autoopt.search.compare.sequential_test import between_process_of
+from autoopt.search.compare.statistics import TwoLevel
 from autoopt.search.confirmation import confirm, seconds_of_trainings, takes_trainings
 from autoopt.search.confirmations import Confirmations, Costs
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
@@ -68,7 +70,7 @@ class Rounds:
 
     def __init__(self, context: RunContext, state: SearchState) -> None:
         self.context, self.state = context, state
-        self._run_whole = set[str]()
+        self._run_whole, self._probed = set[str](), set[str]()
         self._costs = Costs(context, state)
         self._confirmations = Confirmations(context, state)
         self._suspects = self._confirmations.suspects
@@ -167,22 +169,29 @@ class Rounds:
                 if short and self._by_whole_runs(_as_seen(queue, screening), LIKELIER, HOPE):
                     self._no_time(unseen)
                     return True
-                first = None if screening.over else screening.first(unseen)
-                taken = self._taken(screening, plain=first is None or first.plain)
-                if self._confirmations.in_order(taken, screening):
+                if self._confirmations.in_order(self._taken(screening, plain=True), screening):
                     self._no_time(unseen)
                     return True
-                if not known and (not unseen or (len(unseen) == before and not taken)):
-                    break
-                known = False
-            self._no_time(unseen)
-            screening.close()
-            open_ = self._taken(screening, plain=False)
-            # whatever a combination holds and does not need makes every comparison longer
-            if open_ and len(state.together) > 1 and not by_whole_runs(context, state):
-                context.note(state, *ablate(context, state, self._costs.last_deadline())[1])
-                open_ = self._confirmations.on_incumbent(open_)
-            return self._confirmations.in_order(open_, screening)
+                if known:
+                    known = False
+                    continue
+                more = 0 < len(unseen) < before
+                if more and (screening.over or screening.first(unseen) is None):
+                    continue
+                kept = self._confirmations.in_order(self._open(screening), screening)
+                if kept or not more or state.incumbent != case.plan:
+                    self._no_time(unseen)
+                    return kept
+            return False
+
+    def _open(self, screening: Screening) -> list[Screened]:
+        """What may be a gain, on an incumbent without what it does not need: that makes every comparison longer."""
+        context, state = self.context, self.state
+        found = self._taken(screening, plain=False)
+        if not found or len(state.together) < 2 or by_whole_runs(context, state):
+            return found
+        context.note(state, *ablate(context, state, self._costs.last_deadline())[1])
+        return self._confirmations.on_incumbent(found)
 
     def _may_compare(self, unseen: Sequence[Proposal]) -> bool:
         """Whether blocks of steps can be compared: the A/A control comes before the first of them."""
@@ -276,6 +285,8 @@ class Rounds:
             if doubtful is not None and context.gate.same_metric(candidate.plan, state.incumbent) is False:
                 evaluates = (each for each in candidate.changes if context.evaluates_in_other_batches(each))
                 doubtful = next(evaluates, doubtful[0]), doubtful[1]
+            if doubtful is None and self._denied_by_probes(candidate):
+                continue  # less is believed of its changes now
             if doubtful is None:
                 unconfirmed = self._unconfirmed(candidate, every, timed)
                 later = {each.strategy.name for each in unconfirmed if self._waits(each, confirmation)}
@@ -312,6 +323,20 @@ class Rounds:
             refused |= {doubtful[0].strategy} - {each.strategy.name for each in every}
             aside.clear()
         return False
+
+    def _denied_by_probes(self, candidate: Candidate) -> bool:
+        """Whether the steps of probes show clearly less than is believed of a plan; what is believed is corrected."""
+        context, state, plan = self.context, self.state, candidate.plan
+        members = [one for one in candidate.members if not context.between_steps(one[0])]
+        best = context.gate.step_at_best(plan, state.incumbent)
+        if plan.key in self._probed or best is None:
+            return False
+        self._probed.add(plan.key)
+        error = TwoLevel([best], [0.0], between_process_of(state.noise)).error
+        if best + error >= state.beliefs.of(members)[0]:
+            return False
+        state.beliefs.saw(members, best, error)
+        return True
 
     def _leave_out(self, change: Change, quality: Quality, whole: Candidate) -> None:
         """Notes that a change is left out of what is confirmed together, for the quality of the whole."""

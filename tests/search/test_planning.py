@@ -135,6 +135,23 @@ def test_all_that_predictions_promise_has_the_first_look(tmp_path: Path) -> None
     assert len(confirmed.pairs) == 2
 
 
+def test_what_hardly_promises_anything_does_not_take_the_time_of_a_confirmation(tmp_path: Path) -> None:
+    """44 of 240 s went to a compilation that was predicted to be slower, next to two gains that were not plain yet."""
+    speeds = {"small": 1.15, "dear": 0.8}
+    doubtful = Estimate(value=0.8, low=0.65, high=1.48, n=1, kind=EstimateKind.DECLARED)
+    told = {"small": predicted(1.1), "dear": doubtful}
+
+    def behave(plan: Plan, known: Behaviour) -> Behaviour:
+        return replace(known, startup_seconds=40.0) if "dear" in plan.names() else known
+
+    made = (strategy(name, predict=lambda self, case, setting, name=name: told[name]) for name in speeds)
+    noise = NoiseModel("normal", process_sd=0.06)
+    outcome = World(tmp_path, *made, speed=product(speeds), behave=behave, noise=noise, budget=240.0).go()
+    assert outcome.best.plan.names() == ("small",)
+    tried = [trial.strategy for trial in outcome.state.trials if trial.throughput is not None]
+    assert tried[0] == "small", "its confirmation came before the other's screening"
+
+
 def test_what_is_screened_before_all_else_is_confirmed_from_its_screening_on(tmp_path: Path) -> None:
     """No figure selected it: a large gain is confirmed before anything is screened next to it."""
     speeds = {"one": 2.0, "none": 1.0}

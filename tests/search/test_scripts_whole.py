@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.script.whole_run import WholeRun
 from autoopt.search.accept.evidence import Evidence, TrainedPair
 from autoopt.search.accept.time_to_target import Trained
+from autoopt.search.accept.trainings import PATIENCE
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.setup import Setup
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
@@ -301,18 +303,18 @@ def test_a_run_that_ends_by_its_result_may_take_longer_from_another_seed(
     world = ScriptWorld(tmp_path, strategy("rows"), whole={"rows": 1.4}, budget=600.0)
     trainings = world.context.gate.trainings
     trainings.limit_seconds, trainings.evaluate_every = 60.0, every
-    asked: list[float] = []
+    asked: list[tuple[float, float]] = []
 
-    def timed_out(*_: Any, max_seconds: float, **others: Any) -> TrainedPair:
-        asked.append(max_seconds)
+    def timed_out(*_: Any, max_seconds: float, patience: float, **others: Any) -> TrainedPair:
+        asked.append((max_seconds, patience))
         raise TrialFailed("timeout", "not at its end")
 
     monkeypatch.setattr(world.runner, "whole_runs", timed_out)
     plan = Plan(changes=(Change(strategy="rows", setting={}),))
     with pytest.raises(TrialFailed):
         trainings.whole_runs(Plan(), plan, 1, purpose="a pair", steps=64, max_seconds=300.0)
-    assert asked == [300.0 if every else 60.0]
-    assert (trainings.failure(plan) is None) is (every is not None), "a run of the same length took too long"
+    assert asked == [(300.0, inf if every else PATIENCE)], "how long the first one takes is seen at its end"
+    assert trainings.failure(plan) is None, "time was short"
 
 
 def test_what_may_well_be_a_gain_has_a_pair_of_short_runs_before_its_steps_are_compared(tmp_path: Path) -> None:
@@ -409,6 +411,25 @@ def test_what_another_change_saves_already_is_not_promised_once_more(tmp_path: P
     world.runner.survey = measured_stages
     world.go()
     assert set(world.pairs[0]) in ({"layout", "fused"}, {"threads", "fused"})
+
+
+def test_what_probes_saw_to_be_slower_is_not_run_whole(tmp_path: Path) -> None:
+    """Attention in low precision: each alone a gain, together three times as slow, as each of the probe's steps was."""
+
+    def behave(plan: Plan, known: Behaviour) -> Behaviour:
+        both = {"flash", "low"} <= set(plan.names())
+        return replace(known, step_seconds=3 * known.step_seconds if both else known.step_seconds)
+
+    world = ScriptWorld(
+        tmp_path,
+        promised("low", 1.3, "forward"),
+        promised("flash", 1.15, "backward"),
+        behave=behave,
+        whole={"low": 1.3, "flash": 1.15},
+        budget=600.0,
+    )
+    world.go()
+    assert not any({"flash", "low"} <= set(pair) for pair in world.pairs)
 
 
 def test_what_makes_it_train_otherwise_is_left_out_of_the_whole_runs(tmp_path: Path) -> None:
