@@ -1,4 +1,4 @@
-"""Native operators: activations, normalizations, some convolutions and packed LSTMs, as torch computes them fastest."""
+"""Native operators: activations, normalizations, some convolutions, packed LSTMs and dropout, as torch is fastest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, operator_share, ratio_there, tried_on_copies, tried_or_at_most
+from autoopt_strategies.common import (
+    LEAST_SAVING,
+    Setting,
+    operator_share,
+    ratio_there,
+    tried_on_copies,
+    tried_or_at_most,
+)
 from autoopt_strategies.compute.rewriting.source import (
     Edits,
     Refused,
@@ -32,6 +39,8 @@ OPERATORS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Functions of ``torch.nn.functional`` with the arguments that a patch prints."""
 CALLS = ("convolutions", "recurrent")
 """Keys of a setting that name calls of torch's own modules, which ``rewriting.calls.KINDS`` computes otherwise."""
+PARTS = ("functions", *CALLS, "dropout")
+"""All keys of a setting."""
 
 
 def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
@@ -44,6 +53,10 @@ def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
             from autoopt_strategies.compute.rewriting.calls import CallsOtherwise
 
             found.append(CallsOtherwise(kind, tuple(setting[kind]["paths"])))
+    if setting.get("dropout"):
+        from autoopt_strategies.compute.rewriting.dropout import draw_by_bits
+
+        found.append(draw_by_bits)
     return found
 
 
@@ -57,11 +70,15 @@ class NativeOperators(Strategy):
         ``forward``. A convolution whose kernel spans the whole width of its input becomes a product of its weights
         with windows of rows; an LSTM or GRU over packed sequences computes padded ones on a CPU. What a module computes
         decides, not its source: outputs and gradients are compared on the real input and on others, and each operator
-        is timed on that input.
+        is timed on that input. On a CPU ``nn.Dropout`` draws sixteen random bits for each element of its mask, where
+        that is faster.
     When it helps: activations written as several operations, each of which reads and writes the tensor; Kim's
-        sentence classifier on a CPU; ``pack_padded_sequence`` on a CPU, where torch takes step by step.
-    When it does not: a model of torch's own layers; a compiled model, whose operations are fused already.
-    What it costs: results differ in the last bits; an LSTM's last cell states are not at hand.
+        sentence classifier on a CPU; ``pack_padded_sequence`` on a CPU, where torch takes step by step; transformers
+        with dropout on a CPU, which draw a number for each element.
+    When it does not: a model of torch's own layers without dropout; a compiled model, whose operations are fused
+        already.
+    What it costs: results differ in the last bits; an LSTM's last cell states are not at hand. Dropout draws other
+        random numbers, and leaves out a share that is rounded to a 65536th.
     Source: https://docs.pytorch.org/docs/stable/nn.functional.html;
         Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014.
     """
@@ -74,7 +91,7 @@ class NativeOperators(Strategy):
 
     def applies(self, case: Case) -> Applies:
         found = case.inspected(self.name)
-        if any(found.get(kind) for kind in ("functions", *CALLS)):
+        if any(found.get(kind) for kind in PARTS):
             return Applies.yes()
         if found.get("error"):
             return Applies.no(f"looking for operators failed: {found['error']}")
@@ -82,12 +99,12 @@ class NativeOperators(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward with it on a copy; else what all such operators take is the most it saves."""
-        share = operator_share(case, kinds=("elementwise",), names=("conv", "lstm", "gru"))
+        share = operator_share(case, kinds=("elementwise",), names=("conv", "lstm", "gru", "bernoulli", "dropout"))
         return tried_or_at_most(case, ratio_there(case, self.name), None if share is None else 1 - share)
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)
-        return [{kind: found[kind] for kind in ("functions", *CALLS) if found.get(kind)}]
+        return [{kind: found[kind] for kind in PARTS if found.get(kind)}]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return reduce(lambda one, change: one.with_model(change), transforms(setting), setup)
@@ -104,14 +121,22 @@ class NativeOperators(Strategy):
             for each in setting[kind]["places"]:
                 place = (each["file"], str(each["line"]), each["called"])
                 edits.append(Edit("call", (*place, f"{name}({{called}}, {{arguments}})"), parts=(part,)))
+        if setting.get("dropout"):
+            from autoopt_strategies.compute.rewriting.dropout import draw_by_bits
+
+            lines.append("draw_by_bits(model)  # nn.Dropout: random bits for its masks")
+            edits.append(Edit("model", ("draw_by_bits({model})",), parts=(part_of(draw_by_bits),)))
         return Recipe.noted("\n".join(lines), edits=tuple(edits))
 
     def inspect(self, live: Any) -> Setting:
         """Operators that a model writes out and that torch has equal and faster, and what they bring on a copy."""
+        from autoopt_strategies.compute.rewriting.dropout import draw_by_bits, dropouts_of
         from autoopt_strategies.compute.rewriting.native import survey_operators
 
         training = live.training
         found = survey_operators(training.model, training.loss, training.next()[0])
+        if live.device.kind == "cpu" and dropouts_of(training.model):
+            found["dropout"] = (live.ratio_with(draw_by_bits) or 1.0) < 1.0 - LEAST_SAVING
         changes = transforms(found)
         if changes:
             found |= tried_on_copies(live, lambda copied: reduce(lambda one, change: change(one), changes, copied))

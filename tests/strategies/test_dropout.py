@@ -1,0 +1,122 @@
+"""Dropout whose masks are random bits: the same distribution, and lines of a patch that need nothing of ours."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autoopt.records import Change
+from autoopt_strategies.compute.native_operators import NativeOperators
+from autoopt_strategies.compute.rewriting.dropout import BitDropout, draw_by_bits
+from scripted import changed_lines, put, sites_in
+
+
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_as_many_elements_are_left_out_and_the_mean_stays(p: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(401, 503, dtype=dtype, requires_grad=True)
+    found = BitDropout(p)(x)
+    out = (found == 0).float()
+    spread = (p * (1 - p) / out.numel()) ** 0.5
+    assert out.mean().item() == pytest.approx(p, abs=4 * spread)
+    assert found[found != 0].unique().item() == pytest.approx(1 / (1 - p), rel=1e-2)
+
+    found.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, found.detach())
+    flat = out.flatten() - out.mean()
+    for apart in (1, 2, 3, 4, 503):  # lanes of one drawn number, neighbours, and rows
+        together = (flat[apart:] * flat[:-apart]).mean().item()
+        assert abs(together) < 5 * p * (1 - p) / out.numel() ** 0.5
+
+
+def test_what_is_no_training_or_leaves_nothing_out_is_torchs_own() -> None:
+    x = torch.randn(3, 5)
+    assert torch.equal(BitDropout(0.5).eval()(x), x)
+    assert torch.equal(BitDropout(0.0)(x), x)
+    assert not BitDropout(1.0)(x).any()
+    assert BitDropout(0.5)(torch.randn(0, 4)).shape == (0, 4)
+    assert BitDropout(0.5)(torch.randn(7, 5).t()).shape == (5, 7)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        first = BitDropout(0.5)(x)
+        torch.manual_seed(1)
+        assert torch.equal(BitDropout(0.5)(x), first)
+
+
+def test_layers_of_other_classes_stay_and_a_model_keeps_its_state() -> None:
+    class Own(nn.Dropout):
+        pass
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), Own(0.1), nn.Dropout(0.0), nn.Dropout1d(0.1))
+    state = copy.deepcopy(model.state_dict())
+    assert draw_by_bits(model) is model
+    assert [type(module) for module in model[1:]] == [BitDropout, Own, nn.Dropout, nn.Dropout1d]
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert type(copy.deepcopy(model)[1]) is BitDropout
+
+
+@pytest.mark.parametrize(
+    ("device", "p", "ratio", "there"),
+    [("cpu", 0.1, 0.7, True), ("cpu", 0.1, 0.99, False), ("cpu", 0.0, 0.7, None), ("cuda", 0.1, 0.7, None)],
+)
+def test_it_is_offered_where_a_copy_was_faster(device: str, p: float, ratio: float, there: bool | None) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(p))
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).square().mean()
+
+    batches = SimpleNamespace(
+        model=model, loss=loss, autocast=None, next=lambda: [torch.randn(3, 4)], setup=SimpleNamespace()
+    )
+    live: Any = SimpleNamespace(
+        training=batches,
+        device=SimpleNamespace(kind=device),
+        setup=SimpleNamespace(precision=SimpleNamespace(dtype=None)),
+        ratio_with=lambda change, **_: ratio,
+    )
+    found = NativeOperators().inspect(live)
+    assert found.get("dropout") is there
+    assert found.get("ratio") == (ratio if there else None)
+
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+loader = torch.utils.data.DataLoader(torch.randn(400, 16), batch_size=10)
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for epoch in range(5):
+    for x in loader:
+        loss = nn.functional.cross_entropy(model(x), (x.mean(1) > 0).long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+print(loss.item())
+"""
+
+
+def test_a_patched_script_run_bare_learns_as_well(tmp_path: Path) -> None:
+    sites = sites_in(tmp_path, SCRIPT, model="nn.Sequential(")
+    found = put(sites, Change(strategy="native_operators", setting={"dropout": True}))
+    lines = [text for text in changed_lines(found.patch.diff) if text.startswith("+") and "draw_by_bits" in text]
+    assert {"+from prepared import draw_by_bits", "+draw_by_bits(model)"} <= {*lines}
+    ends = []
+    for texts in ({}, found.texts):
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text)
+        done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        ends.append(float(done.stdout))
+    assert "autoopt" not in (tmp_path / "prepared.py").read_text()
+    assert ends[1] < 2 * ends[0] + 0.1
