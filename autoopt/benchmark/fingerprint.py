@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,9 +20,17 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from autoopt.benchmark.contents import PLAIN, Leaf, array_of, leaves, samples_of, tensors
-from autoopt.benchmark.seeding import kept_modes, kept_random_state, mix, seed_everything
+from autoopt.benchmark.seeding import (
+    kept_modes,
+    kept_random_state,
+    mix,
+    random_state,
+    seed_everything,
+    set_random_state,
+)
 
 Array = NDArray[np.float32]
 
@@ -376,8 +385,9 @@ def without_draws(model: nn.Module) -> Iterator[None]:
 def same_draws() -> None:
     """From now on, in this process and in loader workers that it forks.
 
-    A batch that is asked for again gets the same draws: a worker cannot know how often another one was asked.
-    Generators of a dataset's own stay as they are; the process's are left as if the batch had drawn nothing.
+    A batch that is asked for again gets the same draws: a worker cannot know how often another one was asked. What a
+    sampler draws follows from the number of the pass: how far ahead it is asked depends on the workers.
+    Generators of a dataset's own stay as they are; the process's are left as if nothing had been drawn.
     """
     plain: Any = _MapDatasetFetcher.fetch
 
@@ -388,6 +398,23 @@ def same_draws() -> None:
             return plain(self, possibly_batched_index)
 
     _MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
+    drawn: Any = _BaseDataLoaderIter._next_index
+    passes = itertools.count()
+
+    @functools.wraps(drawn)
+    def next_index(self: Any) -> Any:
+        sampled, state = self.__dict__.get("_autoopt_order", (None, None))
+        with kept_random_state():
+            if sampled is self._sampler_iter:
+                set_random_state(state)
+            else:  # a new pass over the data, maybe of workers that persist
+                seed_everything(mix("order", next(passes)))
+            try:
+                return drawn(self)
+            finally:
+                self._autoopt_order = self._sampler_iter, random_state()
+
+    _BaseDataLoaderIter._next_index = next_index  # type: ignore[method-assign]
 
 
 def same_samples(dataset: Any) -> bool | None:

@@ -314,6 +314,33 @@ def test_samples_without_whole_numbers_are_known_by_the_indices_that_were_drawn(
     assert "another batch" in lost.detail
 
 
+SAMPLER = """class ByClass(torch.utils.data.Sampler):
+    def __iter__(self):
+        for _ in range(256):
+            yield random.randrange(256)
+
+    def __len__(self):
+        return 256
+
+
+loader = DataLoader(
+    data,
+    sampler=ByClass(),"""
+
+
+def test_a_sampler_s_draws_do_not_depend_on_how_far_ahead_it_is_asked(prober: Prober, folder: Path) -> None:
+    """It draws from a generator that the process has: workers that read ahead were another order of the samples."""
+    text = (folder / "plain.py").read_text().replace("import sys", "import random\nimport sys")
+    text = text.replace("loader = DataLoader(\n    data,", SAMPLER, 1).replace("    shuffle=True,\n", "", 1)
+    (folder / "sampled.py").write_text(text)
+    sites = prober.sites("sampled.py")
+    before, after = (prober("sampled.py", sites, plan, same_draws=True) for plan in (UNCHANGED, WORKERS))
+    count = min(len(before.probe.orders), len(after.probe.orders))
+    assert count > 20, "over the end of an epoch"
+    assert before.probe.orders[:count] == after.probe.orders[:count]
+    assert len({*before.probe.orders}) == len(before.probe.orders), "other ones in each epoch"
+
+
 @pytest.mark.slow
 def test_a_script_that_ends_too_soon_stays_undecided(prober: Prober) -> None:
     sites = prober.sites("get_batch.py")
