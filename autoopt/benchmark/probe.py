@@ -86,6 +86,7 @@ class Asked:
             evaluations on the way are compared in any case.
         elsewhere: everything is done from other weights, far away from those that it is compared with: what it reads
             all the same does not depend on weights.
+        draws: a seed of what models draw (dropout) as it trains; other ones show how far draws take trainings apart.
     """
 
     out: str
@@ -99,6 +100,7 @@ class Asked:
     until: int = 0
     evaluates: bool = True
     elsewhere: bool = False
+    draws: int = 0
 
 
 def probe(training: LiveTraining, asked: Asked) -> Probe:
@@ -249,12 +251,16 @@ class BatchRecorder(Recorder):
         self._roll = ""
         self._evaluated: int | None = None
         self._too_long = False
+        self._draws = 0
         self.record()
 
     def run(self, asked: Asked) -> None:
         training, seconds, self.until = self.training, asked.seconds, asked.until
         if asked.elsewhere:
             disturb(training.model, 1.0, 0, 0)  # each weight by about as much as it is
+        self._draws = asked.draws
+        if asked.draws:
+            seed_everything(mix("draws", asked.draws))
         own = self.own_weights(asked)
         self._train(asked.steps, seconds, own)
         self.kept = own.files() if own is not None else ()
@@ -353,7 +359,7 @@ class BatchRecorder(Recorder):
         training.optimizer.state.clear()
         rates = [group["lr"] for group in training.optimizer.param_groups]
         self._set_rates(self._start_rates)
-        seed_everything(mix("window", 0))
+        seed_everything(mix("window", self._draws))
         self.record("epoch")
         for _ in range(WINDOW):
             training.whole_step(self._next(hold=False)[0])

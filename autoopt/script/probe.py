@@ -74,7 +74,7 @@ class ScriptRecorder(Recorder, Watcher):
         for number, call in enumerate(call for batch in training.batches for call in batch):
             self._take(call.model, call.args, call.kwargs, unseen=number > 0)
         self._taken = self._left = self._crossed = 0
-        self._steps, self._window, self._elsewhere = 1, "", False
+        self._steps, self._window, self._elsewhere, self._draws = 1, "", False, 0
         self._held: HeldWeights | None = None
         self._aside: Any = None
         self._evaluation = ""
@@ -88,7 +88,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def run(self, asked: Asked) -> None:
-        seconds, self.until, self._elsewhere = asked.seconds, asked.until, asked.elsewhere
+        seconds, self.until, self._elsewhere, self._draws = asked.seconds, asked.until, asked.elsewhere, asked.draws
         own: KeptWeights | None = self.training.do(lambda: self.own_weights(asked))
         self.kept = self.training.do(own.files) if own is not None else ()
         self._gradients_at(asked.weights or list(self.kept))
@@ -231,7 +231,7 @@ class ScriptRecorder(Recorder, Watcher):
             with contextlib.suppress(RuntimeError, TypeError):  # a model that cannot be called twice in a step
                 self.gradients["draws"] = np.stack([self._drawn(seed) for seed in (1, 2)])
             model.zero_grad(set_to_none=True)
-            seed_everything(mix("gradient", 0))  # from here on both plans draw the same again
+            seed_everything(mix("gradient", self._draws))  # from here on both plans draw the same again
             self._put(states[0])
             self._plain = contextlib.ExitStack()
 

@@ -15,7 +15,7 @@ from autoopt.export.script_patch import placed
 from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
 from autoopt.records.messages import Probe
 from autoopt.search.accept.data import ProbeResult
-from autoopt.search.accept.fidelity import Arrays
+from autoopt.search.accept.fidelity import Arrays, parted_across_epochs
 from autoopt.search.accept.levels import level_of
 from autoopt.search.first_training import adopt_metric
 from autoopt.strategy import Risk
@@ -339,6 +339,26 @@ def test_a_sampler_s_draws_do_not_depend_on_how_far_ahead_it_is_asked(prober: Pr
     assert count > 20, "over the end of an epoch"
     assert before.probe.orders[:count] == after.probe.orders[:count]
     assert len({*before.probe.orders}) == len(before.probe.orders), "other ones in each epoch"
+
+
+@pytest.mark.slow
+def test_masks_that_are_drawn_otherwise_part_trainings_as_far_as_another_seed_does(
+    prober: Prober, folder: Path
+) -> None:
+    text = (folder / "plain.py").read_text().replace("nn.ReLU()", "nn.ReLU(), nn.Dropout(0.4)")
+    text = text.replace("SGD(model.parameters(), lr=0.1)", "Adam(model.parameters(), lr=0.003)")
+    (folder / "drops.py").write_text(text)
+    sites = prober.trained("drops.py")
+    bits = Plan(changes=(Change(strategy="native_operators", setting={"dropout": True}),))
+    before, same, other = (prober("drops.py", sites, plan, seconds=2.0) for plan in (UNCHANGED, FUSED, bits))
+    again = prober("drops.py", sites, disturbed=1e-6, draws=1, seconds=2.0)
+    assert before.arrays.drawn > 0
+    assert not before.arrays.draws_otherwise(same.arrays)
+    assert before.arrays.draws_otherwise(other.arrays)
+    apart, by_draws = (parted_across_epochs(before.arrays, each.arrays) for each in (other, again))
+    assert 0.3 < apart < 2 * by_draws
+    found = level(Risk.NUMERIC, before, other)
+    assert (found.level, found.passed) == ("equivalent", True), found.detail
 
 
 @pytest.mark.slow

@@ -115,10 +115,33 @@ def test_a_training_may_part_as_far_as_it_does_from_itself(probes, by_rounding, 
 
     before = crossing(probes.before, 0.0)
     if by_rounding is not None:
-        before = replace(before, rounded=lambda size: crossing(probes.before, by_rounding).arrays)
+        before = replace(before, rounded=lambda size, draws: crossing(probes.before, by_rounding).arrays)
     found = level_of(Risk.NUMERIC, before, crossing(after, 1.0), OBJECTIVE)
     assert found.passed is passed, found.detail
     assert passed or "across the end of an epoch" in found.detail
+
+
+@pytest.mark.parametrize("otherwise", [False, True])
+def test_masks_that_differ_are_held_against_those_of_another_seed(probes, otherwise: bool) -> None:
+    """A new Adam takes whole steps by gradients whose signs dropout decides: 5.6 steps across the end of an epoch."""
+    size = probes.before.arrays.weights.shape[1]
+    draws = np.random.default_rng(3).normal(size=(2, 4, size))
+    weights = probes.before.arrays.weights[:9]
+    away = 5 * np.linspace(0, 1, len(weights))[:, None] * (weights[1] - weights[0])
+    asked: list[bool] = []
+
+    def drawing(found: ProbeResult, masks: int, share: float) -> ProbeResult:
+        windows = {"epoch": weights + share * away}
+        return replace(found, arrays=replace(found.arrays, windows=windows, draws=draws[masks] * 1e-9))
+
+    def rounded(size: float, other_draws: bool) -> Arrays:
+        asked.append(other_draws)
+        return drawing(probes.before, 0, 0.5 if other_draws else 0.01).arrays
+
+    before = replace(drawing(probes.before, 0, 0.0), rounded=rounded)
+    found = level_of(Risk.NUMERIC, before, drawing(probes.of(Plan()), int(otherwise), 1.0), OBJECTIVE)
+    assert asked == [otherwise]
+    assert found.passed is (True if otherwise else None), found.detail
 
 
 @pytest.mark.parametrize(
@@ -137,7 +160,7 @@ def test_buffers_may_part_as_far_as_they_do_by_rounding(probes, by_rounding, fir
 
     before = moving(probes.before, 0.0)
     if by_rounding is not None:
-        before = replace(before, rounded=lambda size: moving(probes.before, by_rounding).arrays)
+        before = replace(before, rounded=lambda size, draws: moving(probes.before, by_rounding).arrays)
     found = level_of(Risk.NUMERIC, before, moving(probes.of(Plan()), 1.0), OBJECTIVE)
     assert found.passed is passed, found.detail
     assert passed or "running_mean changes by" in found.detail

@@ -31,13 +31,14 @@ class ProbeResult:
     """A probe with its arrays.
 
     ``elsewhere``: makes the same probe again from weights elsewhere; its answer is None where that fails. ``rounded``:
-    its arrays from weights that begin so far apart, a rounding, by which a training parts from itself.
+    its arrays from weights that begin so far apart, a rounding, by which a training parts from itself; under other
+    draws of dropout where that is said.
     """
 
     probe: Probe
     arrays: Arrays
     elsewhere: Callable[[], Probe | None] | None = None
-    rounded: Callable[[float], Arrays | None] | None = None
+    rounded: Callable[[float, bool], Arrays | None] | None = None
 
     def same_windows(self, other: ProbeResult) -> tuple[str, ...]:
         """Windows that both began at the same weights, with the same batches: the later one if both trained as far."""

@@ -138,6 +138,14 @@ class Arrays:
         count = len(draws) // 2 * 2
         return np.square(self.norm(np.nan_to_num(draws[:count:2] - draws[1:count:2])))
 
+    def draws_otherwise(self, other: Arrays) -> bool:
+        """Whether another plan's draws (dropout) from the same seed are others: as far apart as those of two seeds."""
+        if self.draws is None or other.draws is None or not self.alike(other):
+            return False
+        count = min(len(self.draws), len(other.draws))
+        apart = np.square(self.norm(np.nan_to_num(other.draws[:count] - self.draws[:count])))
+        return bool(2 * apart.mean() > self.between_draws(self.draws).mean())
+
     def felt(self) -> Arrays:
         """With a scale of zero for parameters whose gradient is nothing but rounding.
 

@@ -222,8 +222,8 @@ class Probes:
             return again(elsewhere=True)
 
         @cache
-        def rounded(size: float) -> Arrays | None:
-            found = again(disturbed=size)
+        def rounded(size: float, other_draws: bool) -> Arrays | None:
+            found = again(disturbed=size, **({"draws": 1} if other_draws else {}))
             file = None if found is None else self._directory / found.file
             return Arrays.read(file) if file is not None and file.exists() else None
 
@@ -237,7 +237,7 @@ class Probes:
         Args:
             asked: arguments that all probes of a pair have in common: see :meth:`pair`. ``weights``: files of kept
                 weights; ``elsewhere``: the incumbent's from weights far away from them; ``disturbed``: so far away,
-                over each weight, they begin.
+                over each weight, they begin; ``draws``: of another seed.
         """
         number = len(list(self._directory.glob("probe-*.npz")))
         script = facts.adapter == "script"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from math import hypot, inf, isclose, isfinite, isinf, sqrt
 from typing import Any
 
@@ -287,13 +288,14 @@ def _doubt(
     if update > UPDATE:
         return f"updates from the same gradients differ by {update:.2g} of their size"
     error = hypot(max(point.error for point in points), before.arrays.drawn)
-    at_once = parted_at_once(before.arrays, after.arrays, error, lambda: _rounded(before, rounded_off))
+    rounded = partial(_rounded, before, rounded_off, before.arrays.draws_otherwise(after.arrays))
+    at_once = parted_at_once(before.arrays, after.arrays, error, rounded)
     if at_once is not None:
         return f"weights part by {at_once[1]:.2g} of a step in step {at_once[0]}, and hardly before"
     if "epoch" in before.same_windows(after):
         parted = parted_across_epochs(before.arrays, after.arrays)
         usual = MOVED + PARTED * error * sqrt(max(len(before.arrays.windows.get("epoch", ())) - 1, 1))
-        if parted > usual and parted > PARTED * _by_rounding(before, parted_across_epochs, rounded_off):
+        if parted > usual and parted > PARTED * _apart_from_itself(before, parted_across_epochs, rounded):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
     first = buffers_apart_at_once(before.arrays, after.arrays)
     if first and first[0] > BUFFERS:
@@ -305,19 +307,21 @@ def _doubt(
         def by_windows(one: Arrays, other: Arrays) -> float:
             return (buffers_apart(one, other, windows) or (0.0, ""))[0]
 
-        if buffers[0] > PARTED * _by_rounding(before, by_windows, rounded_off):
+        if buffers[0] > PARTED * _apart_from_itself(before, by_windows, rounded):
             return f"{buffers[1]} changes by {buffers[0]:.0%} otherwise"
     return ""
 
 
-def _by_rounding(before: ProbeResult, apart: Callable[[Arrays, Arrays], float], size: float) -> float:
-    """How far the incumbent parts from itself where its weights begin so far apart, a rounding."""
-    arrays = _rounded(before, size)
+def _apart_from_itself(
+    before: ProbeResult, apart: Callable[[Arrays, Arrays], float], rounded: Callable[[], Arrays | None]
+) -> float:
+    """How far the incumbent parts from itself where its weights begin a rounding apart."""
+    arrays = rounded()
     return 0.0 if arrays is None else apart(before.arrays, arrays)
 
 
-def _rounded(before: ProbeResult, size: float) -> Arrays | None:
-    arrays = before.rounded(size) if before.rounded is not None else None
+def _rounded(before: ProbeResult, size: float, other_draws: bool) -> Arrays | None:
+    arrays = before.rounded(size, other_draws) if before.rounded is not None else None
     return arrays if arrays is not None and before.arrays.alike(arrays) else None
 
 
