@@ -200,15 +200,15 @@ class Probes:
             return mine
         self._directory.mkdir(parents=True, exist_ok=True)
         key = {"plan": plan.model_dump(), "steps": steps, "weights": len(self.weights), "gradients": asked["gradients"]}
-        if before:  # only as far as the other got: what comes after that has nothing to be compared with
-            asked = {**asked, "until": before.probe.until if before.probe.trained >= before.probe.until else 0}
+        if before:
+            asked = {**asked, "until": _trained_to(before.probe)}
         probe = self._steps.step("probe", key, lambda: self._measure(plan, facts, steps, samples, asked), Probe)
         if not (self._directory / probe.file).exists():  # a run that was moved without its probes
             probe = self._measure(plan, facts, steps, samples, asked)
         self._own = self._own or probe.kept  # where there are no others, the next plans are asked at these
 
         def again(**other: Any) -> Probe | None:
-            once_more, read = {**asked, "until": probe.until, **other}, samples_read(probe.epochs)
+            once_more, read = {**asked, "until": _trained_to(probe), **other}, samples_read(probe.epochs)
             known, count = {**key, "steps": probe.steps, **other}, probe.steps
             try:
                 return self._steps.step(
@@ -258,6 +258,11 @@ class Probes:
             **{**asked, "weights": [path for path in asked["weights"] or self._own if Path(path).exists()]},
         )
         return Probe.model_validate(document)
+
+
+def _trained_to(probe: Probe) -> int:
+    """As far as a probe got: what another one trains after that has nothing to be compared with."""
+    return probe.until if probe.trained >= probe.until else 0
 
 
 _SUMS = 8 * ROUNDING[None]
