@@ -280,6 +280,8 @@ def test_names_are_cleaned_and_shortened() -> None:
     both = change_name("workers", {"n": 2}, (r.Change(strategy="threads", setting={"compute": 1}),))
     assert change_name("batch_size", {"size": 64, "accumulation": 2}).text == "batch_size size=64, accumulation=2"
     assert change_name("amp", {}).text == "amp"
+    assert change_name("native_operators", {"dropout": True}).text == "native_operators dropout=true"
+    assert change_name("pin_memory", {"pin_memory": True}).text == "pin_memory=true"
     assert both.text == "workers=2 + threads=1"
     with pytest.raises(ValueError, match="2 places for 1"):
         say("{} {}", "a")

@@ -158,8 +158,11 @@ def change_name(
     texts = []
     for each, values in [(strategy, setting), *((change.strategy, change.setting) for change in companions)]:
         text = setting_text(values)
-        # one value needs no name, unless it is a place, which does not say what is done there
-        if len(values) == 1 and not any(isinstance(value, Mapping) for value in values.values()):
+        # one value needs no name, unless it does not say what it is: a place, or a switch of another name
+        unsaid = (
+            isinstance(value, Mapping) or (isinstance(value, bool) and key != each) for key, value in values.items()
+        )
+        if len(values) == 1 and not any(unsaid):
             texts.append(each + re.sub("^[^=]*", "", text))
         else:
             texts.append(f"{each} {text}".strip())
