@@ -387,7 +387,7 @@ def same_draws() -> None:
 
     A batch that is asked for again gets the same draws: a worker cannot know how often another one was asked. What a
     sampler draws follows from the number of the pass: how far ahead it is asked depends on the workers.
-    Generators of a dataset's own stay as they are; the process's are left as if nothing had been drawn.
+    Generators of a dataset's own stay as they are; the process's are left as if nothing was drawn.
     """
     plain: Any = _MapDatasetFetcher.fetch
 
