@@ -131,14 +131,14 @@ def test_probes_tell_whether_larger_batches_train_the_same(
 @pytest.mark.slow
 def test_whole_runs_find_a_metric_that_nobody_has_named(runner: Callable[..., TrialRunner]) -> None:
     found, plan = runner("plain.py", "64"), plan_of("workers", num_workers=1)
-    pair = found.whole_runs(Plan(), plan, steps=64, seed=1, max_seconds=120.0, speedup=1.0)
+    pair = found.whole_runs(Plan(), plan, steps=64, seed=1, max_seconds=120.0, speedup=1.0, patience=9.0)
     (pattern,) = pair.baseline.metric_patterns
     assert name_of(pattern) == "val acc"
     before, after = (run.curve.points for run in (pair.baseline, pair.best))
     assert [point.step for point in before] == [16, 32, 48, 64]
     assert [point.metric for point in before] == [point.metric for point in after]
     found.reads(pattern)
-    again = found.whole_runs(Plan(), plan, steps=64, seed=2, max_seconds=120.0, speedup=1.0)
+    again = found.whole_runs(Plan(), plan, steps=64, seed=2, max_seconds=120.0, speedup=1.0, patience=9.0)
     assert again.baseline.metric_patterns == (), "it is known by now"
     assert again.baseline.curve.points[-1].metric == again.best.curve.points[-1].metric != before[-1].metric
 
