@@ -208,6 +208,16 @@ class HeadsLast(Base):
         return torch.einsum("bhij,bjhd->bihd", weights, v)
 
 
+class PositionsLast(Base):
+    """Positions come last, as convolutions leave them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.mT for part in self.parts(x))
+        scores = torch.einsum("b h d i, b h d j -> b h i j", q * 0.5, k)
+        weights = scores.softmax(dim=-1)
+        return torch.einsum("b h i j, b h d j -> b h d i", weights, v)
+
+
 def rows(samples: int = 3, length: int = 12) -> torch.Tensor:
     return torch.randn(samples, length, WIDTH, generator=torch.Generator().manual_seed(0))
 
@@ -226,6 +236,7 @@ TRIANGLE = torch.ones(3, 1, 12, 12).tril()
         pytest.param(Maskable, [rows(), TRIANGLE], [[rows()], [rows(), TRIANGLE]], "default", id="or be given"),
         pytest.param(CausalAndPadded, [rows(), WHOLE], [[rows(), SHORT]], "default", id="padding of another batch"),
         (HeadsLast, [rows()], [[rows(2, 64)]], "default"),
+        (PositionsLast, [rows()], [[rows(2, 64)]], "default"),
         (Scaled, [rows()], [[rows()]], "given"),
         (Learned, [rows()], [[rows()]], "queries"),
     ],

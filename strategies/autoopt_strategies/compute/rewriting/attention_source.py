@@ -437,10 +437,11 @@ def _queries_and_keys(found: Found) -> tuple[ast.expr, str]:
         return found.queries, _transposed(two)
     left, _, out = equation.partition("->")
     first, _, second = left.partition(",")
-    if not out or len(out) != 4 or sorted(first[:-1]) != sorted(out[:-1]) or first[-1] != second[-1]:
+    summed = "".join(({*first} & {*second}) - {*out})
+    if len(out) != 4 or len(summed) != 1 or sorted(first) != sorted(out[:3] + summed):
         raise Refused(f"the einsum {equation} is no product of queries and keys")
-    keys = _ordered(two, second, out[:2] + out[3] + first[-1])
-    return _ordered(found.queries, first, out[:3] + first[-1]), ast.unparse(keys)
+    keys = _ordered(two, second, out[:2] + out[3] + summed)
+    return _ordered(found.queries, first, out[:3] + summed), ast.unparse(keys)
 
 
 def _ordered(node: ast.expr, letters: str, wanted: str) -> ast.expr:
