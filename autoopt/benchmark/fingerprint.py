@@ -12,6 +12,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,8 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from autoopt.benchmark.contents import PLAIN, Leaf, array_of, leaves, samples_of, tensors
-from autoopt.benchmark.seeding import (
-    kept_modes,
-    kept_random_state,
-    mix,
-    random_state,
-    seed_everything,
-    set_random_state,
-)
+from autoopt.benchmark.loader import Shielded
+from autoopt.benchmark.seeding import kept_modes, kept_random_state, mix, seed_everything
 
 Array = NDArray[np.float32]
 
@@ -403,16 +398,10 @@ def same_draws() -> None:
 
     @functools.wraps(drawn)
     def next_index(self: Any) -> Any:
-        sampled, state = self.__dict__.get("_autoopt_order", (None, None))
-        with kept_random_state():
-            if sampled is self._sampler_iter:
-                set_random_state(state)
-            else:  # a new pass over the data, maybe of workers that persist
-                seed_everything(mix("order", next(passes)))
-            try:
-                return drawn(self)
-            finally:
-                self._autoopt_order = self._sampler_iter, random_state()
+        if self.__dict__.get("_autoopt_pass") is not self._sampler_iter:  # a new one, maybe of workers that persist
+            shielded = Shielded(self._sampler_iter, mix("order", next(passes)), quiet=inf)
+            self._sampler_iter = self._autoopt_pass = iter(shielded)
+        return drawn(self)
 
     _BaseDataLoaderIter._next_index = next_index  # type: ignore[method-assign]
 

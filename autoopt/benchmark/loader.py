@@ -101,11 +101,12 @@ class Shielded:
 
     Args:
         seed: of its private state in the first epoch.
+        quiet: so many items in a row that draw nothing end the swap.
     """
 
-    def __init__(self, sampler: Any, seed: int) -> None:
+    def __init__(self, sampler: Any, seed: int, quiet: float = 2) -> None:
         self.sampler = sampler
-        self._seed = seed
+        self._seed, self._quiet = seed, quiet
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -117,7 +118,7 @@ class Shielded:
             items = iter(self.sampler)
             inside = random_state()
         quiet = 0
-        while quiet < 2:
+        while quiet < self._quiet:
             with kept_random_state():
                 set_random_state(inside)
                 item = next(items, END)
