@@ -20,6 +20,16 @@ UNKNOWN_SD = 0.3
 """How those of which nothing is predicted scatter around none: some double the speed."""
 
 
+def gain_where_it_is_one(mean: float, spread: float) -> float:
+    """The log gain to be expected of what is taken only where it turns out to be a gain.
+
+    Args:
+        mean, spread: of the normal distribution of its log gain.
+    """
+    spread = max(spread, 1e-9)
+    return spread * float(norm.pdf(mean / spread)) + mean * float(norm.cdf(mean / spread))
+
+
 class Beliefs:
     """The errors of predictions as one normal distribution, in logs of speedups.
 
@@ -78,9 +88,7 @@ class Beliefs:
             over: the log gain of what it would replace.
         """
         mean, spread = self.of([member])
-        moved = max(spread**2 / hypot(spread, error), 1e-9)
-        beyond = (mean - over) / moved
-        return moved * float(norm.pdf(beyond) + beyond * norm.cdf(beyond))
+        return gain_where_it_is_one(mean - over, spread**2 / max(hypot(spread, error), 1e-9))
 
     def _features(self, members: Sequence[Member], shares: Sequence[float] | None = None) -> np.ndarray:
         for name, predicted in members:

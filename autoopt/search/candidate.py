@@ -13,7 +13,7 @@ from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
 from autoopt.registry import Registry
-from autoopt.search.beliefs import Member
+from autoopt.search.beliefs import Member, gain_where_it_is_one
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses
 from autoopt.search.compare.sequential_test import ALPHA, between_process_of, unseen_mode
 from autoopt.search.compare.statistics import known_radius
@@ -210,7 +210,7 @@ class Screened:
     @property
     def worth(self) -> float:
         """The log gain to be expected of its confirmation, which leaves the plan as it is where it is none."""
-        return self.gain * self.chance + self.error * float(norm.pdf(self.gain / max(self.error, 1e-9)))
+        return gain_where_it_is_one(self.gain, self.error)
 
     def rivals(self, other: Screened) -> bool:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""

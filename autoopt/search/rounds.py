@@ -285,9 +285,9 @@ class Rounds:
             if doubtful is not None and context.gate.same_metric(candidate.plan, state.incumbent) is False:
                 evaluates = (each for each in candidate.changes if context.evaluates_in_other_batches(each))
                 doubtful = next(evaluates, doubtful[0]), doubtful[1]
-            if doubtful is None and self._denied_by_probes(candidate):
-                continue  # less is believed of its changes now
             if doubtful is None:
+                if self._refuted_by_probes(candidate):
+                    continue  # with corrected predictions
                 unconfirmed = self._unconfirmed(candidate, every, timed)
                 later = {each.strategy.name for each in unconfirmed if self._waits(each, confirmation)}
                 aside |= later
@@ -324,14 +324,14 @@ class Rounds:
             aside.clear()
         return False
 
-    def _denied_by_probes(self, candidate: Candidate) -> bool:
-        """Whether the steps of probes show clearly less than is believed of a plan; what is believed is corrected."""
+    def _refuted_by_probes(self, candidate: Candidate) -> bool:
+        """Whether the timed steps of probes refute what is predicted for a plan, which corrects the predictions."""
         context, state, plan = self.context, self.state, candidate.plan
-        members = [one for one in candidate.members if not context.between_steps(one[0])]
         best = context.gate.step_at_best(plan, state.incumbent)
         if plan.key in self._probed or best is None:
             return False
         self._probed.add(plan.key)
+        members = [one for one in candidate.members if not context.between_steps(one[0])]
         error = TwoLevel([best], [0.0], between_process_of(state.noise)).error
         if best + error >= state.beliefs.of(members)[0]:
             return False
