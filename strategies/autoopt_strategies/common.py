@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import reduce
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -86,13 +87,16 @@ def tried_or_at_most(case: Case, ratio: float | None, best: float | None) -> Est
     return None if best is None else at_most(compute_gain(case, best))
 
 
-def tried_on_copies(live: Any, change: Callable[[Any], Any]) -> dict[str, float | None]:
-    """Forward and backward with a change of the model over without: ``ratio``, and ``ratio_low`` in low precision.
+def tried_on_copies(live: Any, changes: Iterable[Callable[[Any], Any]]) -> dict[str, float | None]:
+    """Forward and backward with changes of the model over without: ``ratio``, and ``ratio_low`` in low precision.
 
     Kernels of one operator differ by precision: what brings something in float32 may cost several times that in
     bfloat16.
     """
     import torch
+
+    def change(copied: Any) -> Any:
+        return reduce(lambda model, each: each(model), changes, copied)
 
     found = {"ratio": live.ratio_with(change)}
     own = live.setup.precision.dtype is not None or live.training.autocast is not None

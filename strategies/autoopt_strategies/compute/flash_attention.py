@@ -142,7 +142,7 @@ class FlashAttention(Strategy):
         found = survey_training(training.model, training.loss, training.next()[0], switch_attention)
         changes = transforms(found)
         if changes:
-            found |= tried_on_copies(live, lambda copied: reduce(lambda one, change: change(one), changes, copied))
+            found |= tried_on_copies(live, changes)
         if live.device.kind == "cuda" and (changes or found["fused"]):
             found["backends"] = ratios(live, changes)
         return found

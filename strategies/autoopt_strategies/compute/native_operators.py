@@ -139,7 +139,7 @@ class NativeOperators(Strategy):
             found["dropout"] = (live.ratio_with(draw_by_bits) or 1.0) < 1.0 - LEAST_SAVING
         changes = transforms(found)
         if changes:
-            found |= tried_on_copies(live, lambda copied: reduce(lambda one, change: change(one), changes, copied))
+            found |= tried_on_copies(live, changes)
         return found
 
 
