@@ -137,7 +137,7 @@ class Recorder:
         self.metrics: list[float | None] = []
         self.keys: list[set[int]] = []  # of the samples of each epoch so far
         self.unhashed = ""
-        self.points = self.until = 0
+        self.points = self.until = self.draws = 0
 
     def run(self, asked: Asked) -> None:
         """Trains, and writes down what is asked for."""
@@ -251,14 +251,13 @@ class BatchRecorder(Recorder):
         self._roll = ""
         self._evaluated: int | None = None
         self._too_long = False
-        self._draws = 0
         self.record()
 
     def run(self, asked: Asked) -> None:
         training, seconds, self.until = self.training, asked.seconds, asked.until
         if asked.elsewhere:
             disturb(training.model, 1.0, 0, 0)  # each weight by about as much as it is
-        self._draws = asked.draws
+        self.draws = asked.draws
         if asked.draws:
             seed_everything(mix("draws", asked.draws))
         own = self.own_weights(asked)
@@ -359,7 +358,7 @@ class BatchRecorder(Recorder):
         training.optimizer.state.clear()
         rates = [group["lr"] for group in training.optimizer.param_groups]
         self._set_rates(self._start_rates)
-        seed_everything(mix("window", self._draws))
+        seed_everything(mix("window", self.draws))
         self.record("epoch")
         for _ in range(WINDOW):
             training.whole_step(self._next(hold=False)[0])

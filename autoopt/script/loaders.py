@@ -289,17 +289,19 @@ class LoaderHook:
             if not training:
                 session.aside("evaluate")
                 batch = advanced(self)
-                indices = _drawn(self)
-                hook._evaluated(_counted(indices, batch))
             else:
                 session.data_begin()
                 try:
                     batch = advanced(self)
                 finally:
                     session.data_end()
-                indices, hook.given = _drawn(self), True
+                hook.given = True
+            indices = _drawn(self)
+            count = _counted(indices, batch)
+            if not training:
+                hook._evaluated(count)
             hook.latest = weakref.ref(self)
-            roles.given(id(self), loader, _counted(indices, batch))
+            roles.given(id(self), loader, count)
             if watchers:
                 reported = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
                 for watcher in watchers if reported is not None else ():

@@ -74,21 +74,21 @@ class ScriptRecorder(Recorder, Watcher):
         for number, call in enumerate(call for batch in training.batches for call in batch):
             self._take(call.model, call.args, call.kwargs, unseen=number > 0)
         self._taken = self._left = self._crossed = 0
-        self._steps, self._window, self._elsewhere, self._draws = 1, "", False, 0
+        self._steps, self._window, self._elsewhere = 1, "", False
         self._held: HeldWeights | None = None
         self._aside: Any = None
         self._evaluation = ""
         self._evaluated: int | None = None
         self._middle: Any = None
         self._gradient: Array | None = None
-        self._stepped: list[Any] = []
+        self._stepped = set[int]()
         self._waiting: float | None = None
         self._computing: float | None = None
         self.hooks.watchers.append(self)
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def run(self, asked: Asked) -> None:
-        seconds, self.until, self._elsewhere, self._draws = asked.seconds, asked.until, asked.elsewhere, asked.draws
+        seconds, self.until, self._elsewhere, self.draws = asked.seconds, asked.until, asked.elsewhere, asked.draws
         own: KeptWeights | None = self.training.do(lambda: self.own_weights(asked))
         self.kept = self.training.do(own.files) if own is not None else ()
         self._gradients_at(asked.weights or list(self.kept))
@@ -151,8 +151,7 @@ class ScriptRecorder(Recorder, Watcher):
         self._own_loss |= any(isinstance(leaf, torch.Tensor) and leaf.dim() == 0 for leaf in leaves)
 
     def stepped(self, optimizer: Any) -> None:
-        if not any(optimizer is known for known in self._stepped):
-            self._stepped.append(optimizer)
+        self._stepped.add(id(optimizer))
 
     def _take(self, model: nn.Module, args: Any, kwargs: Any, *, unseen: bool = False) -> None:
         """Arguments of a model's call.
@@ -231,7 +230,7 @@ class ScriptRecorder(Recorder, Watcher):
             with contextlib.suppress(RuntimeError, TypeError):  # a model that cannot be called twice in a step
                 self.gradients["draws"] = np.stack([self._drawn(seed) for seed in (1, 2)])
             model.zero_grad(set_to_none=True)
-            seed_everything(mix("gradient", self._draws))  # from here on both plans draw the same again
+            seed_everything(mix("gradient", self.draws))  # from here on both plans draw the same again
             self._put(states[0])
             self._plain = contextlib.ExitStack()
 
@@ -410,7 +409,7 @@ class ScriptRecorder(Recorder, Watcher):
                 for group, values in zip(optimizer.param_groups, kept, strict=True):
                     group.update(copy.deepcopy(values))
             optimizers = self.training.optimizers
-            self.training.optimizers = [each for each in optimizers if each in self._stepped] or optimizers
+            self.training.optimizers = [each for each in optimizers if id(each) in self._stepped] or optimizers
             self.updates()
 
     def _drawn(self, seed: int) -> Array:

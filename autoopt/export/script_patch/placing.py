@@ -165,8 +165,9 @@ class Placing:
         kind, _ = _CALLS[edit.at]
         every = edit.at in ("loader", "optimizer") and "lr" not in edit.arguments
         sites = self.sites_of(kind) if every else (self.site(kind),)
-        taking = [site for site in sites if {*edit.arguments} <= {*(site.takes or site.options)}]
-        for site in (edit.at == "optimizer" and taking) or sites:
+        if edit.at == "optimizer":  # where no class takes them, the first site says so
+            sites = tuple(s for s in sites if {*edit.arguments} <= {*(s.takes or s.options)}) or sites
+        for site in sites:
             source = self.edits(site.file).source
             if edit.at == "evaluation":
                 self._makes_no(site, "loader_training")
