@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, MutableMapping, Sequence, Sized
@@ -22,8 +23,12 @@ from autoopt.script.frames import maker_place
 from autoopt.script.session import Session
 
 _Given = tuple[int, Any, int | None]
-"""A batch that no training call has taken yet: identity of its iterator, its loader (None where that is known to
+"""A batch that no training call has taken yet: number of its pass, its loader (None where that is known to
 train), samples (None where they cannot be counted)."""
+
+_passes = itertools.count()
+"""Numbers of passes over loaders. An iterator's identity would not do: the next pass may be given the same address, and
+with workers that persist it is the same iterator."""
 
 
 class Watcher:
@@ -76,7 +81,7 @@ class Roles:
         self._changed: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._given: list[_Given] = []
         self._evaluated = 0  # so many of the given ones
-        self._unlearnt = set[int]()  # readers whose last batch was read with gradients off
+        self._unlearnt = set[int]()  # passes whose last batch was read with gradients off
 
     @property
     def training(self) -> list[Any]:
@@ -126,7 +131,7 @@ class Roles:
         """A loader that is not known to train is about to give another batch, or has none left.
 
         Args:
-            reader: identity of the iterator that gives it.
+            reader: number of the pass that it belongs to.
         """
         if any(given[0] == reader for given in self._given[: self._evaluated]):
             self._given = [given for given in self._given if given[0] != reader]
@@ -181,6 +186,7 @@ class Roles:
                 ahead[reader] = (reader, None, samples)
             first.setdefault(reader, samples)
         self._given, self._evaluated = [*ahead.values()], 0
+        self._unlearnt.clear()
         return max((samples for samples in first.values() if samples is not None), default=None)
 
     def _trains(self, loader: Any) -> None:
@@ -254,7 +260,7 @@ class LoaderHook:
             if getattr(self, "_iterator", None) is not None:  # workers that persist begin anew
                 self._iterator.__dict__.pop("_autoopt_drawn", None)
             iterator: Any = opened(self)
-            iterator._autoopt_loader = weakref.ref(self)
+            iterator._autoopt_loader, iterator._autoopt_pass = weakref.ref(self), next(_passes)
             if getattr(self, "_iterator", None) is not iterator:  # one made in a loop's header is held by nothing
                 iterator._autoopt_keeps = self
             if training:
@@ -282,7 +288,7 @@ class LoaderHook:
             if not training:
                 reference = getattr(self, "_autoopt_loader", None)
                 loader = reference() if reference is not None else None
-                roles.reads_on(id(self), loader)
+                roles.reads_on(_pass_of(self), loader)
                 training = roles.serves_training(loader) and torch.is_grad_enabled()
                 if training and roles.trains(loader):  # it is not looked up in every step
                     self._autoopt_trains, loader = True, None
@@ -301,7 +307,7 @@ class LoaderHook:
             if not training:
                 hook._evaluated(count)
             hook.latest = weakref.ref(self)
-            roles.given(id(self), loader, count)
+            roles.given(_pass_of(self), loader, count)
             if watchers:
                 reported = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
                 for watcher in watchers if reported is not None else ():
@@ -354,6 +360,14 @@ def _contents(dataset: Any) -> dict[str, Any]:
     """The collections, arrays and tensors that a dataset holds, by their names."""
     held = getattr(users_dataset(dataset), "__dict__", {})
     return {name: value for name, value in held.items() if isinstance(value, Sized) and not isinstance(value, str)}
+
+
+def _pass_of(iterator: Any) -> int:
+    """The number of the pass that an iterator makes; one that no loader was asked for makes a single one."""
+    held = iterator.__dict__
+    if "_autoopt_pass" not in held:
+        held["_autoopt_pass"] = next(_passes)
+    return int(held["_autoopt_pass"])
 
 
 def _drawn(iterator: Any) -> Sequence[Any] | None:

@@ -134,6 +134,16 @@ def test_an_evaluation_is_seen_as_it_is_made(
         assert len(sites.of("loader_training")) == 1
 
 
+def test_epochs_after_passes_over_the_training_data_are_trained_on(start_script: StartScript, folder: Path) -> None:
+    """Iterators of later epochs are given addresses that earlier ones had."""
+    head = HEAD.replace("batch_size=16", "batch_size=40")
+    (folder / "evaluates.py").write_text(head + OVER_THE_TRAINING_DATA_BATCH_BY_BATCH)
+    sites = start_script.watch("evaluates.py", steps=400)
+    assert sites.run is not None
+    assert {each.batches for each in sites.run.evaluations} == {4}
+    assert len(sites.run.evaluations) >= 99
+
+
 OF_A_PART = HEAD.replace("model = nn.Sequential(", "body = nn.Sequential(").replace(
     "optimizer =",
     """\
