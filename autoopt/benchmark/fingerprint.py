@@ -398,9 +398,9 @@ def same_draws() -> None:
 
     @functools.wraps(drawn)
     def next_index(self: Any) -> Any:
-        if self.__dict__.get("_autoopt_pass") is not self._sampler_iter:  # a new one, maybe of workers that persist
+        if self.__dict__.get("_autoopt_drawing") is not self._sampler_iter:  # a new one, maybe of workers that persist
             shielded = Shielded(self._sampler_iter, mix("order", next(passes)), quiet=inf)
-            self._sampler_iter = self._autoopt_pass = iter(shielded)
+            self._sampler_iter = self._autoopt_drawing = iter(shielded)
         return drawn(self)
 
     _BaseDataLoaderIter._next_index = next_index  # type: ignore[method-assign]

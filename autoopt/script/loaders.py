@@ -260,7 +260,7 @@ class LoaderHook:
             if getattr(self, "_iterator", None) is not None:  # workers that persist begin anew
                 self._iterator.__dict__.pop("_autoopt_drawn", None)
             iterator: Any = opened(self)
-            iterator._autoopt_loader, iterator._autoopt_pass = weakref.ref(self), next(_passes)
+            iterator._autoopt_loader, iterator._autoopt_number = weakref.ref(self), next(_passes)
             if getattr(self, "_iterator", None) is not iterator:  # one made in a loop's header is held by nothing
                 iterator._autoopt_keeps = self
             if training:
@@ -365,9 +365,9 @@ def _contents(dataset: Any) -> dict[str, Any]:
 def _pass_of(iterator: Any) -> int:
     """The number of the pass that an iterator makes; one that no loader was asked for makes a single one."""
     held = iterator.__dict__
-    if "_autoopt_pass" not in held:
-        held["_autoopt_pass"] = next(_passes)
-    return int(held["_autoopt_pass"])
+    if "_autoopt_number" not in held:
+        held["_autoopt_number"] = next(_passes)
+    return int(held["_autoopt_number"])
 
 
 def _drawn(iterator: Any) -> Sequence[Any] | None:
