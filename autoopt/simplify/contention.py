@@ -36,7 +36,7 @@ from autoopt.benchmark.warmup import ready_batches, run_block
 from autoopt.records import Contention, JsonDict
 from autoopt.simplify.batches import Fetch, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
-from autoopt.simplify.microbenchmarks import MOST, other_threads, ratios_by_threads, summary
+from autoopt.simplify.microbenchmarks import MOST, ratios_by_threads, summary
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST, InputTimings, Overlap
 
 FEWEST_TURNS = 20
@@ -331,7 +331,7 @@ def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = Fal
     return tuple(found)
 
 
-def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list[Overlap]:
+def steps_by_threads(training: LiveTraining, counts: list[int], seconds: float, cycle: int) -> list[Overlap]:
     """Running steps with other numbers of compute threads, in units of one with the present number; the CPU only.
 
     Empty where the threads of a running process cannot be switched. These are whole steps of the training itself. A
@@ -339,6 +339,7 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
     too: threads that wait for work keep the cores busy.
 
     Args:
+        counts: those other numbers.
         seconds: for all of it, about; two pairs are taken in any case.
         cycle: steps after which step times repeat: a block holds whole cycles.
 
@@ -348,7 +349,7 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
     present, setup, kept_up = torch.get_num_threads(), training.setup, set[int]()
     if training.device.kind != "cpu" or unswitchable(setup, setup.with_flags(threads=present), training.switches):
         return []
-    turn = seconds / max(1, len(other_threads())) / (2 * _PAIRS)
+    turn = seconds / max(1, len(counts)) / (2 * _PAIRS)
 
     def step(threads: int) -> float:
         training.do(lambda: torch.set_num_threads(threads))
@@ -358,7 +359,7 @@ def steps_by_threads(training: LiveTraining, seconds: float, cycle: int) -> list
         return usual_step(block.step_seconds, cycle)
 
     try:
-        found = ratios_by_threads(step, seconds, most=_PAIRS)
+        found = ratios_by_threads(step, counts, seconds, most=_PAIRS)
     finally:
         training.do(lambda: torch.set_num_threads(present))
     workers = training.loader.loader.num_workers

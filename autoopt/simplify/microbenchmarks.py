@@ -363,17 +363,18 @@ def other_threads() -> list[int]:
 
 
 def ratios_by_threads(
-    seconds: Callable[[int], float], time_limit: float, *, fewest: int = 2, most: int = 15
+    seconds: Callable[[int], float], counts: list[int], time_limit: float, *, fewest: int = 2, most: int = 15
 ) -> dict[int, list[float]]:
     """Seconds of what takes ``seconds(threads)`` with other numbers of compute threads over those with the present one.
 
     The present number is measured again next to each other one, so that a burst does not pass for a speedup.
 
     Args:
+        counts: those other numbers.
         time_limit: seconds for all of it, about.
         fewest, most: pairs for each number of threads, however long they take, and however short.
     """
-    present, found = torch.get_num_threads(), {threads: list[float]() for threads in other_threads()}
+    present, found = torch.get_num_threads(), {threads: list[float]() for threads in counts}
     for threads, ratios in found.items():
         end = time.perf_counter() + time_limit / len(found)
         while len(ratios) < fewest or (len(ratios) < most and time.perf_counter() < end):
@@ -398,7 +399,7 @@ def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, tim
             walls.append(time.perf_counter() - mark)
         return statistics.median(walls[1:] or walls)
 
-    ratios = ratios_by_threads(steps, time_limit, fewest=fewest)
+    ratios = ratios_by_threads(steps, other_threads(), time_limit, fewest=fewest)
     torch.set_num_threads(present)
     found = {threads: measured.seconds * statistics.median(each) for threads, each in ratios.items()}
     return {"compute_by_threads": {present: measured.seconds, **found}}

@@ -182,11 +182,12 @@ def profile_stages(
         running = process.call(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
         tasks.step = running["block"]["seconds"] / max(running["block"]["steps"], 1)
         cycle = max(int(startup.get("cycle") or 1), 1)
-        both = THREADS_STEPS * cycle + STAGES_STEPS  # without the stages nothing is predicted, with threads or without
-        other = {"of_plan": both, "seconds": min(seconds / 4, most), "cycle": cycle}
-        tried = tasks.may("steps with other numbers of threads", f"{SIMPLIFY}:try_threads", **other)
         flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")
         timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", of_plan=STAGES_STEPS, seconds=seconds)
+        tried: JsonDict = {}
+        if counts := _worth_running(timings, tasks.step):
+            other = {"of_plan": THREADS_STEPS * cycle, "seconds": min(seconds / 4, most), "cycle": cycle}
+            tried = tasks.may("steps with other numbers of threads", f"{SIMPLIFY}:try_threads", counts=counts, **other)
         sent = tasks.may("messages between processes", f"{SIMPLIFY}:measure_messages", seconds=seconds / 4)
         # stages lie between two halves: both see the same stretches of a machine whose speed changes
         each["ramp_seconds"] = min(RAMP_SECONDS, most)
@@ -234,6 +235,12 @@ def profile_stages(
     found = tuple(Advice.model_validate(item) for item in advice.get("advice", ()))
     functions = tuple(Deeper.model_validate(item) for item in own.get("functions", ()))
     return seen.model_copy(update={"advice": found, "own": functions, "missing": tuple(tasks.missing)})
+
+
+def _worth_running(timings: JsonDict, step: float) -> list[int]:
+    """Other numbers of compute threads with which the compute alone does not take longer than the whole step now."""
+    alone = {int(count): seconds for count, seconds in timings.get("compute_by_threads", {}).items()}
+    return [count for count, seconds in alone.items() if count != timings["threads"] and seconds < step]
 
 
 class _Tasks:

@@ -57,17 +57,18 @@ def own_code(live: Any, seconds: float, min_steps: int = 1) -> JsonDict:
 
 
 @drives
-def try_threads(live: Any, seconds: float, cycle: int = 1) -> JsonDict:
+def try_threads(live: Any, counts: list[int], seconds: float, cycle: int = 1) -> JsonDict:
     """Running steps with other numbers of compute threads over those with the present one.
 
     Args:
+        counts: those numbers.
         seconds: for all of it, about.
         cycle: steps after which step times repeat.
 
     Returns:
         ``steps``: :class:`~autoopt.simplify.stage_timings.Overlap` in units of the present step.
     """
-    return {"steps": [one.model_dump() for one in steps_by_threads(live.training, seconds, cycle)]}
+    return {"steps": [one.model_dump() for one in steps_by_threads(live.training, counts, seconds, cycle)]}
 
 
 def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:

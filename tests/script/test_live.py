@@ -42,7 +42,7 @@ MEASURING: tuple[tuple[str, JsonDict], ...] = (
     ("simplify:running", {"seconds": 0.05}),
     ("simplify:measure_stages", {"seconds": 2.0}),
     ("simplify:own_code", {"seconds": 0.05}),
-    ("simplify:try_threads", {"seconds": 0.5}),
+    ("simplify:try_threads", {"counts": [1], "seconds": 0.5}),
     ("simplify:measure_messages", {}),
     ("simplify:advise", {}),
     ("benchmark:largest_batch", {"batches": 4}),

@@ -54,8 +54,8 @@ def test_threads_are_tried_in_whole_steps_with_what_a_script_does_between_them(
     sites = start_script.watch("threaded.py")
     with start_script("threaded.py", sites=sites) as process:
         process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
-        found = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, seconds=2.0, cycle=4)
-        again = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, seconds=0.5, cycle=4)
+        found = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, counts=[2], seconds=2.0, cycle=4)
+        again = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, counts=[2], seconds=0.5, cycle=4)
     tried = {step["threads"]: step["seconds"] for step in found["steps"]}
     assert 1 not in tried, "it has one thread now"
     assert tried[2] > 1.5

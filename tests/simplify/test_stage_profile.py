@@ -81,11 +81,20 @@ def test_a_cuda_device_is_watched(
 def test_steps_that_were_tried_with_other_threads_are_in_seconds_of_the_block() -> None:
     tried = {"workers": 0, "threads": 1, "seconds": 0.5, "spread": 0.2}
     fed = {"workers": 2, "threads": 1, "seconds": 0.3, "spread": 0.0}
-    found = profile(FakeTrials(measure_stages={"device": "cpu", "overlaps": [fed]}, try_threads={"steps": [tried]}))
+    stages = {"device": "cpu", "overlaps": [fed], "threads": 2, "compute_by_threads": {2: 1e-4, 1: 2e-4}}
+    found = profile(FakeTrials(measure_stages=stages, try_threads={"steps": [tried]}))
     step = found.step_seconds
     (workers, threads) = found.timings["overlaps"]
     assert workers == fed
     assert threads == pytest.approx({**tried, "seconds": 0.5 * step})
+
+
+def test_threads_whose_compute_alone_takes_longer_than_the_step_are_not_tried() -> None:
+    trials = FakeTrials(measure_stages={"device": "cpu", "threads": 2, "compute_by_threads": {2: 1e-4, 1: 1e3}})
+    found = profile(trials)
+    assert "measure_stages" in trials.asked
+    assert "try_threads" not in trials.asked
+    assert not found.missing
 
 
 def seen(step: float, foreign: float | None = None) -> StageProfile:
@@ -160,18 +169,19 @@ def test_what_others_used_meanwhile(after: dict[str, float | None], cores: float
 
 
 @pytest.mark.parametrize(
-    ("limit", "missing"),
+    ("limit", "missing", "left_out"),
     [
-        (27.0, ["steps with other numbers of threads", "stage ceilings", "what strategies ask"]),
-        (60.0, ["steps with other numbers of threads"]),
-        (90.0, []),
+        (27.0, ["stage ceilings", "what strategies ask"], {"measure_stages", "try_threads", "inspect"}),
+        (60.0, [], set[str]()),
     ],
 )
-def test_slow_steps_leave_out_what_a_short_budget_has_no_time_for(limit: float, missing: list[str]) -> None:
+def test_slow_steps_leave_out_what_a_short_budget_has_no_time_for(
+    limit: float, missing: list[str], left_out: set[str]
+) -> None:
     slow = Block.model_validate(BLOCK).model_copy(update={"seconds": 6.0, "steps": 4, "step_seconds": (1.5,) * 4})
-    trials = FakeTrials(running={"block": slow.model_dump(), "reference": None})
+    stages = {"device": "cpu", "threads": 2, "compute_by_threads": {2: 1.0, 1: 1.4}}
+    trials = FakeTrials(running={"block": slow.model_dump(), "reference": None}, measure_stages=stages)
     found = profile(trials, limit=limit)
     assert [text.partition(":")[0] for text in found.missing] == missing
-    left_out = {"try_threads", "measure_stages", "inspect"} - set(trials.asked)
-    assert len(left_out) == len(missing)
+    assert {"try_threads", "measure_stages", "inspect"} - set(trials.asked) == left_out
     assert found.step_seconds == 1.5
