@@ -78,7 +78,8 @@ class Edit:
 
     ``at``: ``loader`` (the training's), ``evaluation`` (the validation's), ``optimizer``, ``trainer`` (a library's) and
     ``wrapper`` (``DistributedDataParallel``) get ``arguments`` where they are made, ``moves`` where a batch is moved to
-    the device; ``dataset`` and ``collate`` get one line, an expression in which ``{dataset}`` and ``{collate}`` stand
+    the device; ``optimizer`` may have a line instead, an expression around its call, which is ``{call}`` in it;
+    ``dataset`` and ``collate`` get one line, an expression in which ``{dataset}`` and ``{collate}`` stand
     for what the loader is given (``training_dataset``, ``training_collate``: that of the training alone, evaluation
     reads as before; without a line the dataset's class is edited elsewhere, and evaluations that read it get the
     ``arguments`` alone); ``model`` and

@@ -6,75 +6,94 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, while_kept
+from autoopt import Applies, Case, Edit, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, more_or_less
+from autoopt_strategies.compute.rewriting.source import part_of
 
 ADAM = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
 LEAST_SHARE = 0.5
 """Share of the parameters that hidden matrices must hold for the optimizer to matter."""
+FACTORS = (4.0, 10.0, 1.0)
+"""Of the learning rate: updates have the size of Adam's, but one direction of a matrix is never far longer than the
+others, so that larger steps are stable. Larger first where that learns faster, else the rate as it is."""
+
+
+def orthogonal(matrices: Any) -> Any:
+    """The nearest matrices whose directions are all about as long, by five Newton-Schulz steps.
+
+    Args:
+        matrices: a tensor of shape (count, rows, columns).
+    """
+    import torch
+
+    tall = matrices.size(-2) > matrices.size(-1)
+    wide = (matrices.mT if tall else matrices).contiguous()
+    wide = wide.float() if wide.device.type == "cpu" else wide.bfloat16()
+    wide = wide / (torch.linalg.matrix_norm(wide, keepdim=True) + 1e-7)
+    for _ in range(5):
+        products = wide @ wide.mT
+        inner = torch.baddbmm(products, products, products, beta=-4.7750, alpha=2.0315)
+        wide = torch.baddbmm(wide, inner, wide, beta=3.4445)
+    return (wide.mT if tall else wide).to(matrices.dtype)
+
+
+def matrices_by_muon(optimizer: Any, besides: tuple[int, ...], factor: float) -> Any:
+    """The optimizer, in place, with steps of its matrices by Muon and of the rest as before.
+
+    Momentum is part of the optimizer's state, so that its checkpoints hold it.
+
+    Args:
+        besides: places among its parameters of matrices that it steps as before: embeddings, and the last layer.
+        factor: of its learning rate for what Muon steps.
+    """
+    import torch
+
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    wanted = {id(p) for place, p in enumerate(every) if p.ndim == 2 and place not in besides}
+
+    @torch.no_grad()
+    def step_matrices(optimizer: Any, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            matrices = [p for p in group["params"] if id(p) in wanted and p.grad is not None]
+            if not matrices:
+                continue
+            for p in matrices:
+                if "momentum" not in optimizer.state[p]:  # each state of the Adam family has a step
+                    optimizer.state[p].update(step=torch.zeros(()), momentum=torch.zeros_like(p))
+            momentum = [optimizer.state[p]["momentum"] for p in matrices]
+            gradients = [p.grad for p in matrices]
+            torch._foreach_lerp_(momentum, gradients, 0.05)
+            ahead = torch._foreach_lerp(gradients, momentum, 0.95)  # Nesterov's
+            rate = factor * group["lr"]
+            torch._foreach_mul_(matrices, 1 - rate * group.get("weight_decay", 0.0))
+            for shape in {p.shape for p in matrices}:
+                alike = [place for place, p in enumerate(matrices) if p.shape == shape]
+                steps = orthogonal(torch.stack([ahead[place] for place in alike]))
+                size = 0.2 * max(shape) ** 0.5  # as long as Adam's
+                torch._foreach_add_([matrices[place] for place in alike], list(steps * (-rate * size)))
+            for p in matrices:
+                p.grad = None  # the optimizer's own step leaves them alone
+
+    optimizer.register_step_pre_hook(step_matrices)
+    return optimizer
 
 
 @dataclass(frozen=True)
 class UpdateMatrices:
-    """``factory -> factory``: torch's Muon for some parameters, the user's optimizer for the rest, as one optimizer.
+    """``factory -> factory`` whose optimizer steps matrices by Muon; arguments of :func:`matrices_by_muon`."""
 
-    Args:
-        matrices: places of Muon's parameters in the order of ``model.parameters()``.
-        factor: of the user's learning rate; updates are scaled to the size of AdamW's, so that 1 is a good one.
-    """
-
-    matrices: tuple[int, ...]
+    besides: tuple[int, ...]
     factor: float = 1.0
 
     def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def made(params: Any) -> Any:
-            import torch
-
-            params = list(params)
-            places = {place for place in self.matrices if place < len(params) and params[place].ndim == 2}
-            theirs = factory([p for place, p in enumerate(params) if place not in places])
-            if not places:  # another change of the plan has left none of them a matrix
-                return theirs
-            rate = float(theirs.param_groups[0]["lr"])
-            decay = float(theirs.param_groups[0].get("weight_decay", 0.0))
-            matrices = [params[place] for place in sorted(places)]
-            muon = torch.optim.Muon(matrices, lr=self.factor * rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
-            return side_by_side(muon, theirs)
-
-        return made
-
-
-def side_by_side(*optimizers: Any) -> Any:
-    """Several optimizers of different parameters as one, for loops, schedules and checkpoints."""
-    import torch
-
-    class SideBySide(torch.optim.Optimizer):
-        def __init__(self) -> None:
-            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-            super().__init__([{"params": group["params"]} for group in groups], dict(optimizers[-1].defaults))
-            self.param_groups = groups  # the same dicts, so that a schedule reaches all of them
-
-        def step(self, closure: Any = None) -> Any:
-            for optimizer in optimizers:
-                optimizer.step()
-
-        def state_dict(self) -> Any:
-            return {"optimizers": [optimizer.state_dict() for optimizer in optimizers]}
-
-        def load_state_dict(self, state: Any) -> None:
-            for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(own)
-            self.param_groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-
-    return SideBySide()
+        return lambda params: matrices_by_muon(factory(params), self.besides, self.factor)
 
 
 class Muon(Strategy):
     """Updates hidden weight matrices by Muon, embeddings, heads, norms and biases as before.
 
-    No run and no benchmark has kept it so far.
-
-    What it does: ``torch.optim.Muon`` for the weights of linear layers but the last, your optimizer for the rest.
+    What it does: steps the weights of linear layers but the last by orthogonalized momentum, within your optimizer,
+        which steps the rest.
     When it helps: transformers and MLPs trained from scratch by the Adam family: fewer steps to the same loss.
     When it does not: convolutions, whose weights are no matrices; fine-tuning of weights that Adam trained.
     What it costs: a few matrix products for each matrix and step; another training path, so that time to the target
@@ -88,56 +107,54 @@ class Muon(Strategy):
     stages = frozenset({"optimizer"})
     risk = Risk.TRAINING
     after = frozenset({"fused_optimizer"})
-    example = Example({"matrices": [6], "factor": 1.0}, inspected={"matrices": [2, 4], "share": 0.9}, losses=None)
+    example = Example({"besides": [0], "factor": 1.0}, inspected={"besides": [0, 6], "share": 0.9}, losses=None)
 
     def applies(self, case: Case) -> Applies:
         found, optimizer = case.inspected(self.name), case.workload.optimizer
-        if case.sites is not None:
-            return Applies.no("it replaces the optimizer, which a script holds on to: it needs build()")
         if optimizer.type not in ADAM:
             return Applies.no(f"{optimizer.type} is not of the Adam family, to whose updates Muon's are scaled")
-        if optimizer.groups > 1:
-            return Applies.no("parameters are in groups of your own, which a plan does not take apart")
-        if "matrices" not in found:
+        if "besides" not in found:
             return Applies.no(found.get("reason") or "which parameters are hidden matrices is not known")
         if found["share"] < LEAST_SHARE:
             return Applies.no(f"hidden matrices hold {found['share']:.0%} of the parameters")
         if any(case.plan.setting(name) is not None for name in ("optimizer_in_backward", "cuda_graphs")):
             return Applies.no("the update is part of the backward pass, or of a recorded step")
+        if case.setup.precision.loss_scaling:
+            return Applies.no("gradients are scaled, which the optimizer's own step alone takes back")
         return Applies.yes()
 
     def settings(self, case: Case) -> Settings:
-        matrices = case.inspected(self.name)["matrices"]
-        return while_kept({"matrices": list(matrices), "factor": factor} for factor in (1.0, 2.0))
+        besides = list(case.inspected(self.name)["besides"])
+        return more_or_less(*({"besides": besides, "factor": factor} for factor in FACTORS))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_optimizer(UpdateMatrices(tuple(setting["matrices"]), setting["factor"]))
+        return setup.with_optimizer(UpdateMatrices(tuple(setting["besides"]), setting["factor"]))
 
     def recipe(self, setting: Setting) -> Recipe:
-        code = (
-            "hidden = [m.weight for m in model.modules() if isinstance(m, nn.Linear)][:-1]\n"
-            f"muon = torch.optim.Muon(hidden, lr={setting['factor']:g} * lr, adjust_lr_fn='match_rms_adamw')\n"
-            "adamw = torch.optim.AdamW(the_other_parameters, lr=lr)  # step and zero both"
-        )
-        return Recipe.noted(code, "two optimizers: torch.optim.Muon for hidden linear weights, yours for the rest")
+        call = f"{matrices_by_muon.__name__}({{}}, besides={tuple(setting['besides'])}, factor={setting['factor']:g})"
+        edits = (Edit("optimizer", (call.format("{call}"),), parts=(part_of(matrices_by_muon),)),)
+        return Recipe.noted(f"optimizer = {call.format('optimizer')}", "Muon for hidden weight matrices", edits)
 
     def inspect(self, live: Any) -> Setting:
-        """Places of the weights of linear layers but the last, and their share of the parameters."""
-        import torch
-
-        if not hasattr(torch.optim, "Muon"):
-            return {"reason": f"torch {torch.__version__} has no Muon; 2.9 has"}
-        return hidden_matrices(live.training.model)
+        """Places of matrices that stay with the optimizer, and the share of the parameters that the others hold."""
+        return hidden_matrices(live.training.model, live.training.optimizer)
 
 
-def hidden_matrices(model: Any) -> Setting:
-    """``{"matrices": places in model.parameters(), "share": of the parameters}``, those of embeddings left out."""
+def hidden_matrices(model: Any, optimizer: Any) -> Setting:
+    """The weights of linear layers but the last, in an optimizer of their model; those of embeddings are not hidden.
+
+    Returns:
+        ``besides``: places of other matrices among the optimizer's parameters; ``share`` of its parameters that the
+        hidden ones hold.
+    """
     from torch import nn
 
     shared = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     weights = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
     hidden = {id(weight) for weight in weights[:-1] if weight.requires_grad} - shared
-    params = list(model.parameters())
-    whole = sum(p.numel() for p in params if p.requires_grad)
-    places = [place for place, p in enumerate(params) if id(p) in hidden]
-    return {"matrices": places, "share": sum(params[place].numel() for place in places) / max(1, whole)}
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    whole = sum(p.numel() for p in every if p.requires_grad)
+    return {
+        "besides": [place for place, p in enumerate(every) if p.ndim == 2 and id(p) not in hidden],
+        "share": sum(p.numel() for p in every if id(p) in hidden) / max(1, whole),
+    }

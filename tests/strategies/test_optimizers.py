@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +17,10 @@ from torch import nn
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
-from autoopt_model.muon import UpdateMatrices, hidden_matrices
+from autoopt_model.muon import hidden_matrices, matrices_by_muon, orthogonal
 from autoopt_model.rates_by_layer import ScaleGradients, ScaleUpdates
 from autoopt_strategies.compute.fused_optimizer import on_copies, update_ratios, updating_by
-from autoopt_strategies.training.schedule import RisingAndFalling
+from scripted import put, sites_in
 from tests.strategies.stand_ins import promised
 
 REGISTRY = load_strategies()
@@ -49,58 +52,130 @@ def trained(model: nn.Module, optimizer: Any, steps: int) -> list[float]:
     return losses
 
 
-# Muon: who updates what, one schedule for both, a checkpoint that holds both.
+# Muon: who updates what, by which rule, one schedule for both, a checkpoint that holds both.
+
+
+def by_muon(model: nn.Module, factor: float = 1.0, **options: Any) -> Any:
+    optimizer = ADAMW(model.parameters(), **options)
+    return matrices_by_muon(optimizer, tuple(hidden_matrices(model, optimizer)["besides"]), factor)
 
 
 def test_hidden_matrices_are_those_between_embedding_and_head() -> None:
     model = net()
-    found = hidden_matrices(model)
     names = [name for name, _ in model.named_parameters()]
-    assert [names[place] for place in found["matrices"]] == ["2.weight", "4.weight"]
+    found = hidden_matrices(model, ADAMW(model.parameters()))
+    assert [names[place] for place in found["besides"]] == ["0.weight", "5.weight"]
     assert 0.5 < found["share"] < 0.9
+    other = nn.Linear(3, 3).weight
+    groups = [{"params": list(model[2].parameters())}, {"params": [other, *model[5].parameters()]}]  # type: ignore[index]
+    assert hidden_matrices(model, ADAMW(groups))["besides"] == [2, 3]
 
 
-def test_both_optimizers_learn_and_hear_the_same_schedule() -> None:
+def test_matrices_move_as_by_torchs_own_muon_and_the_rest_as_before() -> None:
+    mine, theirs = net(), net()
+    optimizer, adamw = by_muon(mine, 2.0, weight_decay=0.1), ADAMW(theirs.parameters(), weight_decay=0.1)
+    hidden = [theirs[2].weight, theirs[4].weight]  # type: ignore[index]
+    muon = torch.optim.Muon(hidden, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for seed in range(3):
+        with_gradients(mine, seed)
+        with_gradients(theirs, seed)
+        optimizer.step()
+        muon.step()
+        for p in hidden:
+            p.grad = None
+        adamw.step()
+    for (name, one), other in zip(mine.named_parameters(), theirs.parameters(), strict=True):
+        exact = name not in ("2.weight", "4.weight")  # torch's products are bfloat16
+        torch.testing.assert_close(one, other, rtol=0.0 if exact else 0.03, atol=0.0 if exact else 3e-3)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 40), (3, 40, 6), (1, 12, 12)])
+def test_an_orthogonal_update_has_directions_of_like_length(shape: tuple[int, ...]) -> None:
+    lengths = torch.linalg.svdvals(orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(1))))
+    assert lengths.min() > 0.4
+    assert lengths.max() < 1.4
+
+
+def test_both_learn_by_one_optimizer_and_hear_its_schedule() -> None:
     model = net()
-    made = UpdateMatrices(tuple(hidden_matrices(model)["matrices"]), 2.0)(ADAMW)(model.parameters())
-    assert [group["lr"] for group in made.param_groups] == [0.02, 0.01]
+    made = by_muon(model, 2.0)
+    assert type(made) is torch.optim.AdamW
     losses = trained(model, made, 30)
     assert losses[-1] < 0.5 * losses[0]
-    scheduler = torch.optim.lr_scheduler.LambdaLR(made, lambda step: 0.1)
-    assert [group["lr"] for group in made.param_groups] == pytest.approx([0.002, 0.001])
-    assert scheduler.get_last_lr() == pytest.approx([0.002, 0.001])
+    torch.optim.lr_scheduler.LambdaLR(made, lambda step: 0.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    trained(model, made, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_what_is_no_matrix_stays_with_the_user_s_optimizer() -> None:
-    """A convolution's weight has four dimensions, which torch's Muon refuses; nor is there a tenth parameter."""
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 4))
-    made = UpdateMatrices((0, 2, 9))(ADAMW)(model.parameters())
-    shapes = [[tuple(p.shape) for p in group["params"]] for group in made.param_groups]
-    assert shapes == [[(4, 8)], [(2, 1, 3, 3), (2,), (4,)]]
-    assert type(UpdateMatrices((0,))(ADAMW)(model.parameters())) is torch.optim.AdamW
-
-
-def test_one_cycle_leaves_the_momentum_of_two_kinds_of_optimizers() -> None:
-    """Muon's groups have no betas, by which one cycle moves the momentum of those of the Adam family."""
-    made = UpdateMatrices((1, 3))(ADAMW)(net().parameters())
-    scheduler = RisingAndFalling("cycle", rise=0.3, peak=2.0)(None)(made, 10)
+    """A convolution's weight has four dimensions; a matrix without a gradient has no step."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 4), nn.Linear(4, 4))
+    made = matrices_by_muon(ADAMW(model.parameters()), besides=(4,), factor=1.0)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    model[2].weight.grad = None
     made.step()
-    scheduler.step()
-    assert made.param_groups[1]["betas"] == (0.9, 0.999)
+    assert [set(made.state[p]) == {"step", "momentum"} for p in model.parameters()] == [False] * 6
+    model[2].weight.grad = torch.ones(4, 8)
+    made.step()
+    assert set(made.state[model[2].weight]) == {"step", "momentum"}
 
 
 def test_a_checkpoint_goes_on_with_the_same_losses() -> None:
-    def fresh() -> tuple[nn.Module, Any]:
-        model = net()
-        return model, UpdateMatrices((1, 3))(ADAMW)(model.parameters())
-
-    model, optimizer = fresh()
+    model = net()
+    optimizer = by_muon(model)
     trained(model, optimizer, 5)
     weights, state = {k: v.clone() for k, v in model.state_dict().items()}, copy.deepcopy(optimizer.state_dict())
-    again, other = fresh()
+    again = net()
+    other = by_muon(again)
     again.load_state_dict(weights)
     other.load_state_dict(state)
     assert trained(again, other, 3) == trained(model, optimizer, 3)
+
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+def optimizer_of(net):
+    return torch.optim.AdamW(net.parameters(), lr=0.02)
+
+torch.manual_seed(0)
+loader = torch.utils.data.DataLoader(torch.randn(400, 16), batch_size=10)
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+optimizer = optimizer_of(model)
+for epoch in range(3):
+    losses = []
+    for x in loader:
+        loss = nn.functional.cross_entropy(model(x), (x.mean(1) > 0).long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+print(sum(losses) / len(losses))
+"""
+
+
+def test_a_patched_script_steps_matrices_by_muon_next_to_other_changes_of_the_optimizer(tmp_path: Path) -> None:
+    sites = sites_in(tmp_path, SCRIPT, model="nn.Sequential(")
+    changes = [
+        Change(strategy="fused_optimizer", setting={"implementation": "fused"}),
+        Change(strategy="muon", setting={"besides": [4], "factor": 2.0}),
+    ]
+    found = put(sites, *changes)
+    after = [
+        "def optimizer_of(net):",
+        "    return matrices_by_muon(",
+        "        torch.optim.AdamW(net.parameters(), lr=0.02, fused=True), besides=(4,), factor=2",
+        "    )",
+    ]
+    assert "\n".join(after) in found.texts["train.py"]
+    for name, text in found.texts.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.5, "0.69 by chance"
+    assert "autoopt" not in (tmp_path / "prepared.py").read_text()
 
 
 # LAMB and LARS: the updates of the papers, with a larger batch beside them.
@@ -150,7 +225,7 @@ def test_weights_of_zero_and_parameters_without_gradients_stay_finite(change: An
     model: Any = net()
     nn.init.zeros_(model[2].weight)
     kind = torch.optim.AdamW if isinstance(change, ScaleUpdates) else torch.optim.SGD
-    optimizer = change(partial(kind, lr=0.1))(model.parameters())
+    optimizer = change(partial(kind, lr=0.02))(model.parameters())
     with_gradients(model, 2)
     model[4].weight.grad = None
     optimizer.step()

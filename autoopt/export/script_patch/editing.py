@@ -64,6 +64,7 @@ class Edits:
     merged: dict[cst.CSTNode, dict[str, cst.BaseExpression]] = field(default_factory=lambda: defaultdict(dict))
     replaced: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
     owners: dict[cst.CSTNode, cst.CSTNode | None] = field(default_factory=dict)
+    around: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     before: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     wrapped: list[Wrapped] = field(default_factory=list)
@@ -76,7 +77,7 @@ class Edits:
         for name, value in vars(self).items():
             if name != "source":
                 setattr(kept, name, copy(value))
-        tables: list[dict[cst.CSTNode, Any]] = [kept.arguments, kept.merged, kept.before, kept.after]
+        tables: list[dict[cst.CSTNode, Any]] = [kept.arguments, kept.merged, kept.around, kept.before, kept.after]
         for held in tables:
             held.update({node: copy(value) for node, value in held.items()})
         return kept
@@ -185,7 +186,10 @@ class _Editor(cst.CSTTransformer):
                 kept[-1] = kept[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
             updated = updated.with_changes(args=kept)
         merges = isinstance(original_node, cst.Call) and any(one in self.edits.merged for one in original_node.args)
-        if original_node in self.edits.arguments or merges:
+        around = self.edits.around.get(original_node, ())
+        for text in around:
+            updated = self._expression(text.replace("{call}", self.edits.source.code(updated)))
+        if original_node in self.edits.arguments or merges or around:
             updated = self._fitting(original_node, updated)
         for name, value in self.edits.merged.get(original_node, {}).items():
             updated = updated.with_changes(value=with_key(updated.value, name, value))
@@ -267,6 +271,9 @@ class _Editor(cst.CSTTransformer):
         leading = inner[0].leading_lines
         body = statement.body.with_changes(body=[inner[0].with_changes(leading_lines=()), *inner[1:]])
         return statement.with_changes(body=body, leading_lines=leading)
+
+    def _expression(self, text: str) -> cst.BaseExpression:
+        return cst.parse_expression(text, config=self.edits.source.tree.config_for_parsing)
 
     def _parsed(self, text: str) -> Statement:
         return cst.parse_statement(text, config=self.edits.source.tree.config_for_parsing)

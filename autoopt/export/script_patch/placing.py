@@ -163,6 +163,9 @@ class Placing:
         A learning rate is that of a single optimizer.
         """
         kind, _ = _CALLS[edit.at]
+        if edit.lines:
+            self._place_around(edit, self.site(kind))
+            return
         every = edit.at in ("loader", "optimizer") and "lr" not in edit.arguments
         sites = self.sites_of(kind) if every else (self.site(kind),)
         if edit.at == "optimizer":  # where no class takes them, the first site says so
@@ -174,6 +177,13 @@ class Placing:
             if edit.at == "trainer" and not source.names(site, site.call):
                 raise self._made_otherwise(source, site, edit.arguments)
             self._arguments(edit, site)
+
+    def _place_around(self, edit: Edit, site: Site) -> None:
+        """An expression around the call that makes something."""
+        edits = self.edits(site.file)
+        for part in edit.parts:
+            self.import_part(edits.source, part)
+        edits.around[self._call(edits.source, site)] += edit.lines
 
     def _made_otherwise(self, source: Source, site: Site, arguments: JsonDict) -> NoHonestEditError:
         """The edit for a user to make where a parser makes the object that holds a trainer's arguments."""

@@ -33,8 +33,7 @@ class RisingAndFalling:
             if self.shape == "cosine":
                 return LambdaLR(optimizer, lambda step: self.multiple(step, total_steps))
             rates = [float(group["lr"]) * self.peak for group in optimizer.param_groups]
-            named = "betas" if "betas" in optimizer.defaults else "momentum"  # by which it cycles all groups
-            momentum = all(named in group for group in optimizer.param_groups)
+            momentum = not {"betas", "momentum"}.isdisjoint(optimizer.defaults)
             # A step more than planned, since it is asked once before the first and once after the last.
             return OneCycleLR(
                 optimizer, rates, total_steps=total_steps + 2, pct_start=self.rise, cycle_momentum=momentum
