@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Edit, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, more_or_less
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, guessed, more_or_less
 from autoopt_strategies.compute.rewriting.source import part_of
 
 ADAM = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
@@ -122,6 +122,10 @@ class Muon(Strategy):
         if case.setup.precision.loss_scaling:
             return Applies.no("gradients are scaled, which the optimizer's own step alone takes back")
         return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """What was published against tuned runs of AdamW: 1.35 times fewer samples, 2 at the best."""
+        return guessed(0.7, 2.0, 1.35)
 
     def settings(self, case: Case) -> Settings:
         besides = list(case.inspected(self.name)["besides"])
