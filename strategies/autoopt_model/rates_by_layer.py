@@ -6,99 +6,92 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_model.muon import ADAM
 from autoopt_strategies.common import Setting, Settings, at_most, batch_now, declared, while_kept
+from autoopt_strategies.compute.rewriting.source import part_of
 from autoopt_strategies.training.batch_size import BatchSize
 
 TIMES = 4
 """Of the batch that is there: less needs no rates by layer."""
 
 
-@dataclass(frozen=True)
-class ScaleGradients:
-    """``factory -> factory``: gradients of matrices are scaled so that a step is a share of the weights at the most.
+def lars(optimizer: Any, trust: float) -> Any:
+    """The optimizer, in place, with gradients of matrices scaled so that a step is a share of the weights at the most.
 
     Args:
         trust: that share, for a learning rate of 1; the user's learning rate is never exceeded.
     """
+    import torch
 
-    trust: float = 0.02
+    decays = [float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.0
 
-    def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        import torch
+    @torch.no_grad()
+    def before(optimizer: Any, *_: Any) -> None:
+        for group, decay in zip(optimizer.param_groups, decays, strict=True):
+            held = [p for p in group["params"] if p.grad is not None]
+            gradients = [p.grad for p in held]
+            if decay:
+                torch._foreach_add_(gradients, held, alpha=decay)  # scaled with the gradient, as the paper has it
+            matrices = [p for p in held if p.ndim > 1]
+            if not matrices:
+                continue
+            sizes = torch._foreach_norm(matrices)
+            slopes = torch._foreach_norm([p.grad for p in matrices])
+            for p, size, slope in zip(matrices, sizes, slopes, strict=True):
+                local = torch.clamp(trust * size / (slope * group["lr"]), max=1.0)
+                p.grad.mul_(torch.where((size > 0) & (slope > 0), local, torch.ones_like(local)))
 
-        decays: list[float] = []
-
-        @torch.no_grad()
-        def before(optimizer: Any, *_: Any) -> None:
-            for group, decay in zip(optimizer.param_groups, decays, strict=True):
-                held = [p for p in group["params"] if p.grad is not None]
-                gradients = [p.grad for p in held]
-                if decay:
-                    torch._foreach_add_(gradients, held, alpha=decay)  # scaled with the gradient, as the paper has it
-                matrices = [p for p in held if p.ndim > 1]
-                if not matrices:
-                    continue
-                sizes = torch._foreach_norm(matrices)
-                slopes = torch._foreach_norm([p.grad for p in matrices])
-                for p, size, slope in zip(matrices, sizes, slopes, strict=True):
-                    local = torch.clamp(self.trust * size / (slope * group["lr"]), max=1.0)
-                    p.grad.mul_(torch.where((size > 0) & (slope > 0), local, torch.ones_like(local)))
-
-        def made(params: Any) -> Any:
-            optimizer = factory(params)
-            decays[:] = [float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups]
-            for group in optimizer.param_groups:
-                group["weight_decay"] = 0.0
-            optimizer.register_step_pre_hook(before)
-            return optimizer
-
-        return made
+    optimizer.register_step_pre_hook(before)
+    return optimizer
 
 
-@dataclass(frozen=True)
-class ScaleUpdates:
-    """``factory -> factory``: updates of matrices get the size of the matrix, times the learning rate and a factor.
+def lamb(optimizer: Any, factor: float, most: float = 10.0) -> Any:
+    """The optimizer, in place, with updates of matrices of the size of the matrix, times learning rate and a factor.
 
     Args:
         factor: of the learning rate; weights are smaller than Adam's updates, so that larger ones suit.
         most: the largest quotient of the sizes of weights and update.
     """
+    import torch
 
-    factor: float = 10.0
-    most: float = 10.0
+    kept: list[Any] = []
+
+    def matrices(optimizer: Any) -> list[tuple[Any, float]]:
+        return [(p, group["lr"]) for group in optimizer.param_groups for p in group["params"] if p.ndim > 1]
+
+    def before(optimizer: Any, *_: Any) -> None:
+        kept[:] = [p.detach().clone() for p, _ in matrices(optimizer)]
+
+    @torch.no_grad()
+    def after(optimizer: Any, *_: Any) -> None:
+        now = matrices(optimizer)
+        updates = torch._foreach_sub([p for p, _ in now], kept)
+        sizes, steps = torch._foreach_norm(kept), torch._foreach_norm(updates)
+        for (p, rate), old, update, size, step in zip(now, kept, updates, sizes, steps, strict=True):
+            quotient = torch.clamp(rate * size / step, max=most) * factor  # the step is rate times Adam's
+            scaled = torch.where((size > 0) & (step > 0), quotient, torch.ones_like(quotient))
+            p.copy_(old + scaled * update)
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+    return optimizer
+
+
+RULES: dict[str, Callable[..., Any]] = {"lars": lars, "lamb": lamb}
+
+
+@dataclass(frozen=True)
+class ScaleSteps:
+    """``factory -> factory`` whose optimizer steps by one of :data:`RULES`, with this argument."""
+
+    rule: str
+    by: float
 
     def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        import torch
-
-        kept: list[Any] = []
-
-        def before(optimizer: Any, *_: Any) -> None:
-            kept[:] = [p.detach().clone() for p in _matrices(optimizer)]
-
-        @torch.no_grad()
-        def after(optimizer: Any, *_: Any) -> None:
-            matrices = list(_matrices(optimizer))
-            rates = [group["lr"] for group in optimizer.param_groups for p in group["params"] if p.ndim > 1]
-            updates = torch._foreach_sub(matrices, kept)
-            sizes, steps = torch._foreach_norm(kept), torch._foreach_norm(updates)
-            for p, old, update, size, step, rate in zip(matrices, kept, updates, sizes, steps, rates, strict=True):
-                quotient = torch.clamp(rate * size / step, max=self.most) * self.factor  # the step is rate times Adam's
-                scaled = torch.where((size > 0) & (step > 0), quotient, torch.ones_like(quotient))
-                p.copy_(old + scaled * update)
-
-        def made(params: Any) -> Any:
-            optimizer = factory(params)
-            optimizer.register_step_pre_hook(before)
-            optimizer.register_step_post_hook(after)
-            return optimizer
-
-        return made
-
-
-def _matrices(optimizer: Any) -> Any:
-    return (p for group in optimizer.param_groups for p in group["params"] if p.ndim > 1)
+        return lambda params: RULES[self.rule](factory(params), self.by)
 
 
 class RatesByLayer(Strategy):
@@ -150,13 +143,12 @@ class RatesByLayer(Strategy):
         return larger(case)
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_optimizer((ScaleUpdates if setting["rule"] == "lamb" else ScaleGradients)(setting["by"]))
+        return setup.with_optimizer(ScaleSteps(setting["rule"], setting["by"]))
 
     def recipe(self, setting: Setting) -> Recipe:
-        code = f"optimizer = Lamb(params, lr={setting['by']:g} * lr)  # such as apex.optimizers.FusedLAMB"
-        if setting["rule"] == "lars":
-            code = f"optimizer = LARC(optimizer, trust_coefficient={setting['by']:g}, clip=True)  # apex.parallel.LARC"
-        return Recipe.noted(code)
+        rule, call = RULES[setting["rule"]], f"{setting['rule']}({{}}, {setting['by']:g})"
+        edits = (Edit("optimizer", (call.format("{call}"),), parts=(part_of(rule),)),)
+        return Recipe.noted(f"optimizer = {call.format('optimizer')}", f"{setting['rule'].upper()}'s steps", edits)
 
 
 def larger(case: Case) -> list[Change]:

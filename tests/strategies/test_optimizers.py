@@ -18,7 +18,7 @@ from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
 from autoopt_model.muon import hidden_matrices, matrices_by_muon, orthogonal
-from autoopt_model.rates_by_layer import ScaleGradients, ScaleUpdates
+from autoopt_model.rates_by_layer import lamb, lars
 from autoopt_strategies.compute.fused_optimizer import on_copies, update_ratios, updating_by
 from scripted import put, sites_in
 from tests.strategies.stand_ins import promised
@@ -157,20 +157,27 @@ print(sum(losses) / len(losses))
 """
 
 
-def test_a_patched_script_steps_matrices_by_muon_next_to_other_changes_of_the_optimizer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "made"),
+    [
+        (
+            Change(strategy="muon", setting={"besides": [4], "factor": 2.0}),
+            "matrices_by_muon(\n"
+            "        torch.optim.AdamW(net.parameters(), lr=0.02, fused=True), besides=(4,), factor=2\n"
+            "    )",
+        ),
+        (
+            Change(strategy="rates_by_layer", setting={"rule": "lamb", "by": 2.0}),
+            "lamb(torch.optim.AdamW(net.parameters(), lr=0.02, fused=True), 2)",
+        ),
+    ],
+)
+def test_a_patched_script_steps_otherwise_next_to_other_changes_of_its_optimizer(
+    tmp_path: Path, change: Change, made: str
+) -> None:
     sites = sites_in(tmp_path, SCRIPT, model="nn.Sequential(")
-    changes = [
-        Change(strategy="fused_optimizer", setting={"implementation": "fused"}),
-        Change(strategy="muon", setting={"besides": [4], "factor": 2.0}),
-    ]
-    found = put(sites, *changes)
-    after = [
-        "def optimizer_of(net):",
-        "    return matrices_by_muon(",
-        "        torch.optim.AdamW(net.parameters(), lr=0.02, fused=True), besides=(4,), factor=2",
-        "    )",
-    ]
-    assert "\n".join(after) in found.texts["train.py"]
+    found = put(sites, Change(strategy="fused_optimizer", setting={"implementation": "fused"}), change)
+    assert f"def optimizer_of(net):\n    return {made}\n" in found.texts["train.py"]
     for name, text in found.texts.items():
         (tmp_path / name).write_text(text)
     done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -185,8 +192,7 @@ def test_lamb_is_the_update_of_the_paper() -> None:
     """p - rate * factor * (size of p / size of r) * r, where r is Adam's direction with decoupled decay."""
     rate, decay, factor = 0.01, 0.1, 3.0
     model = net()
-    make = ScaleUpdates(factor, most=1e9)(partial(torch.optim.AdamW, lr=rate, weight_decay=decay))
-    optimizer = make(model.parameters())
+    optimizer = lamb(torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay), factor, most=1e9)
     moments: dict[str, Any] = {name: [torch.zeros_like(p), torch.zeros_like(p)] for name, p in model.named_parameters()}
     for step in range(1, 4):
         with_gradients(model, step)
@@ -207,7 +213,7 @@ def test_lamb_is_the_update_of_the_paper() -> None:
 def test_lars_is_bounded_by_the_weights_and_by_the_user_s_rate() -> None:
     rate, decay, trust = 0.5, 0.01, 0.02
     model = net()
-    optimizer = ScaleGradients(trust)(partial(torch.optim.SGD, lr=rate, weight_decay=decay))(model.parameters())
+    optimizer = lars(torch.optim.SGD(model.parameters(), lr=rate, weight_decay=decay), trust)
     assert type(optimizer) is torch.optim.SGD
     with_gradients(model, 1)
     wanted = {}
@@ -220,12 +226,11 @@ def test_lars_is_bounded_by_the_weights_and_by_the_user_s_rate() -> None:
         torch.testing.assert_close(p.detach(), wanted[name])
 
 
-@pytest.mark.parametrize("change", [ScaleUpdates(1.0), ScaleGradients()])
-def test_weights_of_zero_and_parameters_without_gradients_stay_finite(change: Any) -> None:
+@pytest.mark.parametrize(("rule", "kind", "by"), [(lamb, torch.optim.AdamW, 1.0), (lars, torch.optim.SGD, 0.02)])
+def test_weights_of_zero_and_parameters_without_gradients_stay_finite(rule: Any, kind: Any, by: float) -> None:
     model: Any = net()
     nn.init.zeros_(model[2].weight)
-    kind = torch.optim.AdamW if isinstance(change, ScaleUpdates) else torch.optim.SGD
-    optimizer = change(partial(kind, lr=0.02))(model.parameters())
+    optimizer = rule(kind(model.parameters(), lr=0.1), by)
     with_gradients(model, 2)
     model[4].weight.grad = None
     optimizer.step()
