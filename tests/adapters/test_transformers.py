@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
 
 from autoopt.adapters import adapt
 from autoopt.benchmark.training import Training
@@ -30,22 +27,33 @@ def accuracy(prediction: Any) -> dict[str, float]:
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
-class Recorded(transformers.Trainer):
-    """Keeps its losses; samples in the order of the dataset, so that both loops see the same."""
+@cache
+def library() -> Any:
+    """Transformers, which takes seconds to import, and its Trainer that keeps its losses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers = pytest.importorskip("transformers")
+        pytest.importorskip("accelerate")
 
-    losses: list[float]
+    class Recorded(transformers.Trainer):
+        """Keeps its losses; samples in the order of the dataset, so that both loops see the same."""
 
-    def compute_loss(self, *args: Any, **options: Any) -> Any:
-        made = super().compute_loss(*args, **options)
-        loss = made[0] if isinstance(made, tuple) else made
-        self.losses.append(float(loss))
-        return made
+        losses: list[float]
 
-    def _get_train_sampler(self, *args: Any) -> Any:
-        return torch.utils.data.SequentialSampler(self.train_dataset)
+        def compute_loss(self, *args: Any, **options: Any) -> Any:
+            made = super().compute_loss(*args, **options)
+            loss = made[0] if isinstance(made, tuple) else made
+            self.losses.append(float(loss))
+            return made
+
+        def _get_train_sampler(self, *args: Any) -> Any:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    return SimpleNamespace(**locals())
 
 
 def trainer(folder: Path, **options: Any) -> Any:
+    transformers = library().transformers
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = transformers.BertConfig(
@@ -61,7 +69,7 @@ def trainer(folder: Path, **options: Any) -> Any:
         "metric_for_best_model": "accuracy",
         **options,
     }
-    made = Recorded(
+    made = library().Recorded(
         model=transformers.BertForSequenceClassification(config),
         args=transformers.TrainingArguments(
             output_dir=str(folder), use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no", **given
@@ -101,7 +109,7 @@ def test_arguments_become_setup_and_lengths(tmp_path: Path) -> None:
 
 
 def test_own_training_step_is_refused(tmp_path: Path) -> None:
-    class Own(Recorded):
+    class Own(library().Recorded):  # type: ignore[misc]
         def training_step(self, *args: Any, **options: Any) -> Any: ...
 
     made = trainer(tmp_path)

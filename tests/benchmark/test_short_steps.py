@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +22,10 @@ from autoopt.benchmark.losses import LossRecorder
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import run_block
 from autoopt.errors import WorkloadError
+from autoopt.records import JsonDict
+from autoopt.records.protocol import TrialSpec
 from autoopt.setup import Setup
+from autoopt.trial.parent import Launcher
 from tests.benchmark.small_training import data, losses, net, workload
 
 ROOT = Path(__file__).parents[2]
@@ -100,14 +101,17 @@ def of_a_step(loop: Callable[[Training, int], None], count: Callable[[Callable[[
     return (many - few) / 10 if isinstance(few, int) else {kind: (many[kind] - few[kind]) / 10 for kind in many}
 
 
-def test_a_step_makes_no_more_calls_beside_one_by_hand_than_were_counted() -> None:
+def calls_of_both(live: Any) -> JsonDict:
+    return {loop.__name__: of_a_step(loop, calls) for loop in (by_hand, trained_until)}
+
+
+def test_a_step_makes_no_more_calls_beside_one_by_hand_than_were_counted(launcher: Launcher, tmp_path: Path) -> None:
     # in a process of its own: hooks that other tests leave in this one are called in each step
-    code = (
-        "import json, tests.benchmark.test_short_steps as t; print(json.dumps([t.of_a_step(loop, t.calls) for loop in"
-    )
-    code += " (t.by_hand, t.trained_until)]))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    bare, ours = json.loads(done.stdout.splitlines()[-1])
+    tiny = ROOT / "tests" / "workloads" / "tiny.py"
+    spec = TrialSpec(workload=f"{tiny}:build", search_path=(str(ROOT),))
+    with launcher.start(spec, log=tmp_path / "log", timeout=60.0) as trial:
+        found = trial.call(f"{__name__}:calls_of_both", timeout=60.0)
+    bare, ours = found["by_hand"], found["trained_until"]
     # whole calls: what a run makes once (a collection of garbage, a finalizer) is a fraction of a step's
     assert int(ours["call"] - bare["call"]) <= PYTHON_CALLS
     assert int(ours["c_call"] - bare["c_call"]) <= C_CALLS

@@ -219,7 +219,10 @@ def test_a_stage_faster_than_its_ceiling_is_counted() -> None:
     assert prediction_table.violations(round_, slow, peaks, 0.01) != []
 
 
-@pytest.mark.parametrize(("spread", "seed"), [("equal", 4), ("equal", 11), ("unequal", 1), ("unequal", 11)])
+@pytest.mark.parametrize(
+    ("spread", "seed"),
+    [("equal", 4), ("unequal", 1), *(pytest.param(each, 11, marks=pytest.mark.slow) for each in ("equal", "unequal"))],
+)
 def test_what_is_confirmed_together_is_taken_apart_before_small_gains_are_confirmed(spread: str, seed: int) -> None:
     """Of 16 changes that bring nothing, one to six stayed in these plans: confirmations had taken the time."""
     found = loop_runs.one_run("effects", spread, "heavy", seed)

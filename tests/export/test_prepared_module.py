@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +11,7 @@ from autoopt.errors import UsageError
 from autoopt.export.applying import apply_diff, patched_texts
 from autoopt.export.script_patch import Placed
 from autoopt.records import Change, Sites
+from modules import printed_by
 from scripted import changed_lines, put, sites_in
 
 SCRIPT = '''\
@@ -283,50 +280,21 @@ def put_row(folder: Path, row: Row) -> Placed:
     return put(sites_of(folder, row.script, row.alike), *row.plan)
 
 
-ONE_AFTER_ANOTHER = """
-import contextlib, io, json, runpy, sys
-printed = {}
-for folder in sys.argv[1:]:
-    sys.path.insert(0, folder)
-    sys.modules.pop("prepared", None)
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        runpy.run_path(f"{folder}/train.py", run_name="__main__")
-    sys.path.remove(folder)
-    printed[folder] = text.getvalue()
-print(json.dumps(printed))
-"""
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
-    """What the scripts of the table print, each untouched and patched; in one process, since most of it is imports."""
-    folders: dict[str, list[Path]] = {}
-    for name, row in TABLE.items():
-        folders[name] = [tmp_path_factory.mktemp("untouched"), tmp_path_factory.mktemp("patched")]
-        for folder in folders[name]:
+def test_the_patched_script_trains_as_the_untouched_one_does(tmp_path: Path) -> None:
+    """Also in a package, whose file is imported from it."""
+    places: list[str] = []
+    for number, row in enumerate(TABLE.values()):
+        for side in ("untouched", "patched"):
+            folder = tmp_path / f"{side} {number}"
+            folder.mkdir()
             (folder / "train.py").write_text(row.script)
-        apply_diff(put_row(folders[name][1], row).patch.diff, folders[name][1])
-    words = [
-        sys.executable,
-        "-W",
-        "error",
-        "-c",
-        ONE_AFTER_ANOTHER,
-        *(str(each) for pair in folders.values() for each in pair),
-    ]
-    # products of fewer rows round as those of all rows do, whatever the CPU
-    environment = {**os.environ, "MKL_CBWR": "COMPATIBLE"}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
-    return {name: (printed[str(before)], printed[str(after)]) for name, (before, after) in folders.items()}
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_the_patched_script_trains_as_the_untouched_one_does(name: str, trained: dict[str, tuple[str, str]]) -> None:
-    before, after = trained[name]
-    assert before.count("\n") == 19
-    assert after == before
+            places.append(str(folder))
+        apply_diff(put_row(folder, row).patch.diff, folder)
+    printed = printed_by(*places, f"{in_a_package(tmp_path)}:ours.train")
+    sides = [*zip(printed[:-1:2], printed[1::2], strict=True), (printed[0], printed[-1])]
+    for name, (before, after) in zip([*TABLE, "in a package"], sides, strict=True):
+        assert before.count("\n") == 19, name
+        assert after == before, name
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -361,16 +329,17 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "prepared_data.py").read_text() == "mine = 2\n"
 
 
-def test_a_script_of_a_package_imports_the_file_from_it(tmp_path: Path) -> None:
-    (tmp_path / "ours").mkdir()
-    sites = sites_of(tmp_path, TABLE["samples kept"].script)
-    (tmp_path / "train.py").rename(tmp_path / "ours" / "train.py")
+def in_a_package(folder: Path) -> Path:
+    """The script of the first row, patched as a module of a package."""
+    (folder / "ours").mkdir()
+    sites = sites_of(folder, TABLE["samples kept"].script)
+    (folder / "train.py").rename(folder / "ours" / "train.py")
     moved = [site.model_copy(update={"file": "ours/train.py"}) for site in sites.sites]
     sites = sites.model_copy(update={"sites": tuple(moved), "command": ("python", "-m", "ours.train")})
     found = put(sites, KEPT)
     assert "from ours.prepared import KeptSamples" in found.texts["ours/train.py"]
-    apply_diff(found.patch.diff, tmp_path)
-    subprocess.run([sys.executable, "-m", "ours.train"], cwd=tmp_path, check=True, capture_output=True)
+    apply_diff(found.patch.diff, folder)
+    return folder
 
 
 @pytest.mark.parametrize(

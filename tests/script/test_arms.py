@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ from autoopt.errors import AutooptError
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.records.messages import TrainingRun
-from autoopt.records.protocol import ScriptSpec
 from autoopt.registry import load_strategies
 from autoopt.script.applicable import inapplicable
-from autoopt.script.execute import run_with_plan
 from autoopt.script.metric import name_of
 from autoopt.script.view import LINKED_FROM, open_view
 from autoopt.search.compare.arm import TrialArm
@@ -242,14 +239,3 @@ def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path, monkeypatc
     assert copied.read_text() == "print(1)"
     assert Path(view.path(str(user / "data" / "big.bin"))).is_symlink(), "large files are not copied"
     assert view.path("/etc/hosts") == "/etc/hosts"
-
-
-def test_a_script_trains_for_real_with_a_plan(sites: Sites, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    command = [sys.executable, "plain.py", "32"]
-    assert (
-        run_with_plan(ScriptSpec(command=tuple(command)), plan("workers", num_workers=1, prefetch_factor=2), sites) == 0
-    )
-    assert (folder / "model.pt").exists(), "its files are written where it writes them"
-    (folder / "broken.py").write_text("raise SystemExit(7)")
-    assert run_with_plan(ScriptSpec(command=(sys.executable, "broken.py")), Plan(), sites) == 7

@@ -21,7 +21,7 @@ from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from tests.script.conftest import runner_of, sites_of
+from tests.script.conftest import StartScript, runner_of, sites_of
 
 SEEN = """\
 import json, os, sys
@@ -73,6 +73,8 @@ def test_a_forked_script_finds_what_it_finds_in_its_own_interpreter(runner: Tria
     assert sites is not None
     assert sites.path
     assert sites.early == ()
+    assert sites.run is not None
+    assert sites.run.imports_seconds is not None, "it had an interpreter of its own"
     with runner.launch(Plan(), "forked") as forked:
         assert runner.base.script is not None
         assert runner.base.script.path == sites.path
@@ -187,11 +189,12 @@ for epoch in range(20):
 """
 
 
-def test_a_script_that_sets_its_seed_trains_from_fresh_ones(launcher: Launcher, folder: Path) -> None:
+def test_a_script_that_sets_its_seed_trains_from_fresh_ones(
+    launcher: Launcher, folder: Path, start_script: StartScript, search_path: tuple[str, ...]
+) -> None:
     """Its first training is its own; every further one would be the same again."""
     (folder / "own.py").write_text(OWN_SEED)
-    runner = runner_of(launcher, folder, "own.py")
-    assert runner.watched() is not None
+    runner = runner_of(launcher, folder, "own.py", sites=start_script.watch("own.py"), path=search_path)
 
     def losses(seed: int) -> tuple[float | None, ...]:
         run = runner.train(Plan(), seed=seed, max_seconds=60.0, max_steps=12, label=f"seed {seed}")

@@ -53,7 +53,7 @@ def test_threads_are_tried_in_whole_steps_with_what_a_script_does_between_them(
     (folder / "threaded.py").write_text(THREADED)
     sites = start_script.watch("threaded.py")
     with start_script("threaded.py", sites=sites) as process:
-        process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
+        process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=0.5)
         found = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, counts=[2], seconds=2.0, cycle=4)
         again = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, counts=[2], seconds=0.5, cycle=4)
     tried = {step["threads"]: step["seconds"] for step in found["steps"]}
@@ -125,8 +125,8 @@ def test_steps_of_a_script_that_workers_would_feed_are_measured(start_script: St
     (folder / "fed.py").write_text(FED)
     sites = start_script.watch("fed.py")
     with start_script("fed.py", sites=sites) as process:
-        process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
-        timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=120.0, seconds=4.0)
+        process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=0.5)
+        timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=120.0, seconds=2.0)
     assert not [note for note in timings["notes"] if "fed by workers" in note]
     assert timings["overlaps"]
     assert all(fed["seconds"] > 0 for fed in timings["overlaps"])

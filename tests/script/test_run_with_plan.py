@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ for x, y in loader:
     loss.backward()
     optimizer.step()
 print("workers", loader.num_workers, "threads", torch.get_num_threads(), "words", *sys.argv[1:])
+open("written.txt", "w").close()
 sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 """
 PLAN = [{"strategy": "workers", "setting": {"num_workers": 1}}, {"strategy": "threads", "setting": {"threads": 1}}]
@@ -56,7 +59,8 @@ def test_the_plan_is_put_on_and_no_file_changes(project: Path) -> None:
     done = autoopt(project, "run", "--plan", "run/plan.json", "--", "train.py", "7")
     assert done.stdout.splitlines() == ["workers 1 threads 1 words 7"], done.stderr
     assert done.returncode == 7, "the exit code is the script's"
-    assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
+    after = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    assert after == {**before, project / "written.txt": b""}, "its own files are written where it writes them"
 
 
 def test_a_function_that_describes_the_run_is_no_script(
@@ -65,15 +69,6 @@ def test_a_function_that_describes_the_run_is_no_script(
     monkeypatch.chdir(project)
     assert main(["run", "--plan", "run/plan.json", "my_module:build"]) == 2
     assert "autoopt train my_module:build" in capsys.readouterr().err
-
-
-def test_what_needs_a_build_is_refused_before_anything_runs(project: Path) -> None:
-    changes = [{"strategy": "accumulation", "setting": {"size": 8, "accumulation": 2}}]
-    (project / "run" / "plan.json").write_text(json.dumps({"schema_version": 1, "changes": changes}))
-    done = autoopt(project, "run", "--plan", "run/plan.json", "--", "train.py")
-    assert done.returncode == 2
-    assert "cannot be put on this script" in done.stderr
-    assert done.stdout == ""
 
 
 ACCELERATED = """\
@@ -118,6 +113,22 @@ def test_a_trainers_precision_holds_while_it_evaluates(project: Path) -> None:
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "win.json").read_text())
 
 
+def test_what_needs_a_build_is_refused_before_anything_runs(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The run beside the plan knows the script's sites."""
+    monkeypatch.chdir(project)
+    changes = [{"strategy": "accumulation", "setting": {"size": 8, "accumulation": 2}}]
+    (project / "run" / "plan.json").write_text(json.dumps({"schema_version": 1, "changes": changes}))
+    sites = Sites(command=(sys.executable, "train.py"), cwd=str(project))
+    result = Result.model_validate({**GOLDEN, "sites": sites, "created": _iso(time.time() + 100)})
+    (project / "run" / "result.json").write_text(result.model_dump_json())
+    assert main(["run", "--plan", "run/plan.json", "--", "train.py"]) == 2
+    out, err = capfd.readouterr()
+    assert "cannot be put on this script" in err
+    assert out == ""
+
+
 def test_sites_of_the_run_beside_the_plan_hold_until_the_script_changes(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +149,4 @@ def test_sites_of_the_run_beside_the_plan_hold_until_the_script_changes(
 
 
 def _iso(seconds: float) -> str:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

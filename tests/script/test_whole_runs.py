@@ -98,9 +98,9 @@ SAVES_IN_IT = """\
 """
 
 
-def watched(start_script: StartScript, folder: Path, evaluation: str, fresh: bool = False) -> Sites:
+def watched(start_script: StartScript, folder: Path, evaluation: str) -> Sites:
     (folder / "evaluates.py").write_text(HEAD + evaluation)
-    return start_script.watch("evaluates.py", fresh=fresh, steps=24)
+    return start_script.watch("evaluates.py", steps=24)
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,11 @@ def test_a_checkpoint_within_an_evaluation_is_one_by_itself(start_script: StartS
 
 
 def test_a_run_without_an_evaluation_has_none(start_script: StartScript, folder: Path) -> None:
-    run = watched(start_script, folder, "", fresh=True).run
+    run = watched(start_script, folder, "").run
     assert run is not None
     assert run.evaluation_seconds is None
     assert run.evaluate_every is None
     assert run.build_seconds is not None
-    assert run.imports_seconds is not None, "it had an interpreter of its own"
     assert run.first_batch_seconds is not None
 
 

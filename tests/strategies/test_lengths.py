@@ -255,7 +255,6 @@ def test_a_patch_groups_as_the_plan_does() -> None:
 
 # Packing: loss and gradients are those of the padded batch, for models that keep sequences apart.
 
-transformers = pytest.importorskip("transformers")
 STRATEGY = REGISTRY["packing"]
 
 
@@ -287,6 +286,7 @@ def own_loss(model: Any, batch: Any) -> torch.Tensor:
 
 
 def llama() -> Any:
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.LlamaConfig(vocab_size=90, num_key_value_heads=2, max_position_embeddings=64, **sizes)
@@ -294,6 +294,7 @@ def llama() -> Any:
 
 
 def gpt2() -> Any:
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.GPT2Config(vocab_size=90, n_positions=64, n_embd=32, n_layer=2, n_head=2)
     return transformers.GPT2LMHeadModel(config)
@@ -362,7 +363,7 @@ def test_padding_that_counts_in_the_loss_is_no_padding() -> None:
 
 
 def test_a_model_that_does_not_keep_sequences_apart_is_left_alone() -> None:
-    class Mixing(transformers.LlamaForCausalLM):  # type: ignore[misc, name-defined]
+    class Mixing(type(llama())):  # type: ignore[misc]
         """Looks at all that is left of a place, whatever the positions say."""
 
         def forward(self, **given: Any) -> Any:

@@ -14,12 +14,10 @@ import pytest
 
 from autoopt.records import Change, Estimate, Prediction
 from autoopt.toolserver.commands import Commands
-from autoopt.toolserver.server import make_server
 from autoopt.toolserver.workspace import Workspace
 from benchmarks.sample import profile, win
 from tests.comparing.conftest import a_comparison
 
-mcp = pytest.importorskip("mcp")
 COMPARED = a_comparison(
     answer="faster", throughput=Estimate(value=1.2, low=1.1, high=1.3, n=4), metric="val acc", metric_difference=-0.01
 )
@@ -62,6 +60,9 @@ def workspace(tmp_path: Path) -> Workspace:
 def session(
     workspace: Workspace, work: Callable[[Any], Awaitable[Any]], commands: Commands | None = None, mode: str = "auto"
 ) -> Any:
+    mcp = pytest.importorskip("mcp")
+    from autoopt.toolserver.server import make_server
+
     async def main() -> Any:
         async with mcp.Client(make_server(workspace, commands), mode=mode) as client:
             return await work(client)
@@ -268,6 +269,7 @@ if __name__ == "__main__":
 @pytest.mark.timeout(900)
 def test_from_diagnosis_to_an_applied_patch(tmp_path: Path) -> None:
     """A client on stdio profiles a script, takes the best change that is a patch, has it judged, and puts it on."""
+    mcp = pytest.importorskip("mcp")
     (tmp_path / "train.py").write_text(SCRIPT)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     words = {"target": "train.py", "words": ["4000"]}

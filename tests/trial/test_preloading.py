@@ -22,16 +22,32 @@ WORKLOADS = HERE.parent / "workloads"
 def test_libraries_are_in_the_server_after_the_first_trial_and_the_users_own_code_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What the user's code has set by then is what they find there; a trial begins without it.
+
+    The user's code sets it there again, and may ask whether it is set.
+    """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TAKEN_AWAY", "yes")
+    reads = "import os\nBEFORE = [os.environ.get(name) for name in ('HOME_OF', 'LATE', 'TAKEN_AWAY')]\n"
+    libraries = {
+        "early": reads,
+        "late": reads,
+        "seeds": "import os\nos.environ['AT_IMPORT'] = '1'\ndef seed_all():\n    os.environ['SEED'] = '3'\n",
+        "third_party": "import os, sys\nPID = os.getpid()\nBEFORE = 'mine' not in sys.modules\n"
+        "os.environ.setdefault('SET_BY_LIBRARY', 'yes')\n",
+    }
     folder = tmp_path / "site-packages"
     folder.mkdir()
-    (folder / "third_party.py").write_text(
-        "import os, sys\nPID = os.getpid()\nBEFORE = 'mine' not in sys.modules\n"
-        "os.environ.setdefault('SET_BY_LIBRARY', 'yes')\n"
-    )
+    for name, text in libraries.items():
+        (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(folder))
     mine = tmp_path / "mine.py"
-    mine.write_text("import third_party\nimport os\nPID = os.getpid()\nfrom tiny import build\n")
+    mine.write_text(
+        "import os\nBEFORE = [os.environ.get(n) for n in ('HOME_OF', 'LATE', 'TAKEN_AWAY', 'SEED', 'AT_IMPORT')]\n"
+        "os.environ['HOME_OF'] = '/there'\nimport early\n"
+        "import seeds\nseeds.seed_all()\nos.environ['LATE'] = '1'\ndel os.environ['TAKEN_AWAY']\n"
+        "import late, third_party\nPID = os.getpid()\nfrom tiny import build\n"
+    )
     spec = TrialSpec(workload=f"{mine}:build", search_path=(str(HERE), str(WORKLOADS)), directory=str(tmp_path))
     fresh = spec.model_copy(update={"flags": {"env": {"X": "1"}}})
     found: list[dict[str, Any]] = []
@@ -39,49 +55,18 @@ def test_libraries_are_in_the_server_after_the_first_trial_and_the_users_own_cod
         for each in (spec, spec, fresh):
             with launcher.start(each, log=tmp_path / "trial.log", timeout=60.0) as trial:
                 found.append(trial.call("mini_live:imported", timeout=30, names=["third_party", "mine"]))
+                at_import = trial.call("mini_live:before", timeout=30, names=["mine", "early", "late"])
+            assert at_import["early"] == ["/there", None, "yes"]
+            assert at_import["late"] == ["/there", "1", None]
+            assert at_import["mine"] == [None, None, "yes", None, None if len(found) == 1 else "1"]
     first, second, third = found
     assert first["third_party"] == first["mine"] == first["pid"]
     assert second["third_party"] not in (second["pid"], first["pid"])
     assert second["mine"] == second["pid"] != first["pid"]
-    assert [each["environment"].get("SET_BY_LIBRARY") for each in found] == ["yes"] * 3
+    for name, value in (("SET_BY_LIBRARY", "yes"), ("SEED", "3")):
+        assert [each["environment"].get(name) for each in found] == [value] * 3
     assert first["random"] == second["random"] == third["random"]
     assert (first["before"], third["before"]) == (False, True), "what building takes is the same, forked or fresh"
-
-
-def test_what_the_users_code_has_set_by_then_is_what_a_library_finds_when_it_is_imported_in_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trial begins without it: the user's code sets it there again, and may ask whether it is set."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("TAKEN_AWAY", "yes")
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    reads = (
-        "import os\nPID = os.getpid()\nBEFORE = [os.environ.get(name) for name in ('HOME_OF', 'LATE', 'TAKEN_AWAY')]\n"
-    )
-    seeds = "import os\nos.environ['AT_IMPORT'] = '1'\ndef seed_all():\n    os.environ['SEED'] = '3'\n"
-    (folder / "early.py").write_text(reads)
-    (folder / "late.py").write_text(reads)
-    (folder / "seeds.py").write_text(seeds)
-    monkeypatch.syspath_prepend(str(folder))
-    mine = tmp_path / "mine.py"
-    mine.write_text(
-        "import os\nBEFORE = [os.environ.get(n) for n in ('HOME_OF', 'LATE', 'TAKEN_AWAY', 'SEED', 'AT_IMPORT')]\n"
-        "os.environ['HOME_OF'] = '/there'\nimport early\n"
-        "import seeds\nseeds.seed_all()\nos.environ['LATE'] = '1'\ndel os.environ['TAKEN_AWAY']\n"
-        "import late\nPID = os.getpid()\nfrom tiny import build\n"
-    )
-    spec = TrialSpec(workload=f"{mine}:build", search_path=(str(HERE), str(WORKLOADS)), directory=str(tmp_path))
-    with Launcher(live="mini_live:TrialContext") as launcher:
-        for turn in range(2):
-            with launcher.start(spec, log=tmp_path / "trial.log", timeout=60.0) as trial:
-                found = trial.call("mini_live:before", timeout=30, names=["mine", "early", "late"])
-                forked = trial.call("mini_live:imported", timeout=30, names=["early"])
-            assert found["early"] == ["/there", None, "yes"]
-            assert found["late"] == ["/there", "1", None]
-            assert found["mine"] == [None, None, "yes", None, "1" if turn else None]
-            assert (forked["early"] != forked["pid"]) == bool(turn), "from the second on it is in the server"
-            assert forked["environment"].get("SEED") == "3"
 
 
 def test_a_launcher_goes_on_without_them(
