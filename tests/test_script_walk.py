@@ -11,12 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan, Result
-from autoopt.records.protocol import ScriptSpec, TrialSpec
-from autoopt.registry import load_strategies
-from autoopt.search.trial_runner import TrialRunner
-from autoopt.trial.parent import Launcher
+from autoopt.records import Result
 
 SCRIPT = Path(__file__).parent / "scripts" / "walked.py"
 WITHOUT = """
@@ -78,25 +73,3 @@ def goes_on_with(project: Path, run: Path) -> None:
     assert planned.stdout == trained.stdout, "the same training, with the plan and with the patch"
     (project / "last.pt").unlink()
     assert tree(project) == before
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_patch_and_the_plan_of_a_run_are_the_same_training(tmp_path: Path) -> None:
-    project, run = tmp_path / "project", tmp_path / "run"
-    project.mkdir(), run.mkdir()
-    shutil.copy(SCRIPT, project / "train.py")
-    command, registry = (sys.executable, "train.py", "--epochs", "20"), load_strategies([])
-    script = ScriptSpec(command=command, folders=(str(project),))
-    base = TrialSpec(workload="train.py", directory=str(project), script=script)
-    with Launcher(fork_server=False) as launcher:
-        sites = TrialRunner(launcher, base, registry, run / "logs").watched()
-    (collected,) = [site for site in sites.of("forced") if site.call == "gc.collect"]
-    calls = [f"{collected.file}:{collected.line} gc.collect"]
-    plan = Plan(changes=(Change(strategy="forced_calls", setting={"calls": calls}),))
-    patch = placed(sites, plan, registry, "cpu").patch
-    golden = json.loads((Path(__file__).parent / "golden" / "win.json").read_text())
-    written = {"sites": sites.model_dump(), "patch": patch.model_dump()}
-    (run / "result.json").write_text(json.dumps({**golden, **written}))
-    (run / "plan.json").write_text(plan.model_dump_json())
-    goes_on_with(project, run)

@@ -56,6 +56,16 @@ def losses(
     return [loss for loss in block.losses if loss is not None]
 
 
+_ALONE: dict[tuple[str, int], list[float]] = {}
+
+
+def alone(start: Start, name: str = "accumulating", steps: int = 12) -> list[float]:
+    """Losses of one process, which trains the same every time."""
+    if (name, steps) not in _ALONE:
+        _ALONE[name, steps] = losses(start, Plan(), name=name, steps=steps)
+    return _ALONE[name, steps]
+
+
 @pytest.fixture
 def two(start: Start) -> LocalTrial:
     group = start()

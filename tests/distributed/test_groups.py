@@ -16,7 +16,7 @@ from autoopt.records import Plan
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block, TrainingRun
 from autoopt.trial.process import LocalTrial
-from tests.distributed.conftest import TWO, Start, losses
+from tests.distributed.conftest import TWO, Start, alone, losses
 
 TASKS = "autoopt.benchmark.tasks"
 
@@ -24,8 +24,7 @@ TASKS = "autoopt.benchmark.tasks"
 @pytest.mark.parametrize("name", ["build", "accumulating", "one_loader", "tiny_last"])
 def test_two_train_what_one_trains(start: Start, name: str) -> None:
     """Step for step, through short last batches and epochs' ends: nothing is padded, and nothing read twice."""
-    one = losses(start, Plan(), name=name, steps=40)
-    assert losses(start, name=name, steps=40) == pytest.approx(one, rel=2e-4)
+    assert losses(start, name=name, steps=40) == pytest.approx(alone(start, name, 40), rel=2e-4)
 
 
 def test_a_loader_that_shares_out_by_itself_is_left_alone(start: Start) -> None:

@@ -16,7 +16,7 @@ from autoopt.setup import Setup
 from autoopt.strategy import Strategy
 from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of, sample_case
-from tests.distributed.conftest import TWO, Start, losses
+from tests.distributed.conftest import TWO, Start, alone, losses
 
 TASKS = "autoopt.benchmark.tasks"
 ALL = [strategy for strategy in shipped() if example_of(strategy).processes > 1]
@@ -34,7 +34,7 @@ def test_there_is_one_here_for_each_that_says_so() -> None:
 @pytest.mark.parametrize("strategy", ALL, ids=lambda strategy: strategy.name)
 def test_its_losses_are_those_of_one_process(start: Start, strategy: Strategy) -> None:
     allowed = max(example_of(strategy).losses or 0.0, 1e-4)
-    assert losses(start, with_two(strategy)) == pytest.approx(losses(start, Plan()), rel=allowed)
+    assert losses(start, with_two(strategy)) == pytest.approx(alone(start), rel=allowed)
 
 
 OPTIONS = (
@@ -48,7 +48,7 @@ OPTIONS = (
 @pytest.mark.parametrize(("name", "setting"), OPTIONS)
 def test_losses_are_the_same_with_every_option(start: Start, name: str, setting: dict[str, Any]) -> None:
     plan = load_strategies().order(TWO.with_change(Change(strategy=name, setting=setting)))
-    assert losses(start, plan) == pytest.approx(losses(start, Plan()), rel=1e-4)
+    assert losses(start, plan) == pytest.approx(alone(start), rel=1e-4)
 
 
 def test_options_are_tried_beside_what_was_kept_of_those_before() -> None:
@@ -94,7 +94,7 @@ def test_all_of_them_train_together(start: Start) -> None:
     plan = TWO
     for strategy in ALL:
         plan = plan.with_change(Change(strategy=strategy.name, setting=example_of(strategy).setting))
-    assert losses(start, load_strategies().order(plan)) == pytest.approx(losses(start, Plan()), rel=5e-2)
+    assert losses(start, load_strategies().order(plan)) == pytest.approx(alone(start), rel=5e-2)
 
 
 @pytest.mark.gpu

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -280,16 +282,30 @@ def put_row(folder: Path, row: Row) -> Placed:
     return put(sites_of(folder, row.script, row.alike), *row.plan)
 
 
-def test_the_patched_script_trains_as_the_untouched_one_does(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def patches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Placed]]:
+    """A folder with the script of a row, and the patch of its plan, made once."""
+
+    @cache
+    def made(name: str) -> tuple[Path, Placed]:
+        folder = tmp_path_factory.mktemp("row")
+        return folder, put_row(folder, TABLE[name])
+
+    return made
+
+
+def test_the_patched_script_trains_as_the_untouched_one_does(
+    tmp_path: Path, patches: Callable[[str], tuple[Path, Placed]]
+) -> None:
     """Also in a package, whose file is imported from it."""
     places: list[str] = []
-    for number, row in enumerate(TABLE.values()):
+    for number, (name, row) in enumerate(TABLE.items()):
         for side in ("untouched", "patched"):
             folder = tmp_path / f"{side} {number}"
             folder.mkdir()
             (folder / "train.py").write_text(row.script)
             places.append(str(folder))
-        apply_diff(put_row(folder, row).patch.diff, folder)
+        apply_diff(patches(name)[1].patch.diff, folder)
     printed = printed_by(*places, f"{in_a_package(tmp_path)}:ours.train")
     sides = [*zip(printed[:-1:2], printed[1::2], strict=True), (printed[0], printed[-1])]
     for name, (before, after) in zip([*TABLE, "in a package"], sides, strict=True):
@@ -298,9 +314,8 @@ def test_the_patched_script_trains_as_the_untouched_one_does(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_whole_diff_is_what_a_reviewer_accepts(name: str, tmp_path: Path) -> None:
-    row = TABLE[name]
-    found = put_row(tmp_path, row)
+def test_the_whole_diff_is_what_a_reviewer_accepts(name: str, patches: Callable[[str], tuple[Path, Placed]]) -> None:
+    row, (folder, found) = TABLE[name], patches(name)
     assert [change.how for change in found.changes] == ["patched"] * len(row.plan)
     ours, added = found.patch.diff.split("--- /dev/null\n+++ b/prepared.py\n")
     assert tuple(changed_lines(ours)) == row.lines
@@ -308,10 +323,10 @@ def test_the_whole_diff_is_what_a_reviewer_accepts(name: str, tmp_path: Path) ->
     assert changed_lines(added) == [f"+{line}" for line in module.splitlines()]
     assert 20 <= module.count("\n") <= row.length
     assert not any(word in module for word in ("autoopt", "ctypes", "Any", "annotations"))
-    assert apply_diff(found.patch.diff, tmp_path) == ("train.py", "prepared.py")
-    apply_diff(found.patch.diff, tmp_path, revert=True)
-    assert (tmp_path / "train.py").read_text() == row.script
-    assert not (tmp_path / "prepared.py").exists()
+    assert apply_diff(found.patch.diff, folder) == ("train.py", "prepared.py")
+    apply_diff(found.patch.diff, folder, revert=True)
+    assert (folder / "train.py").read_text() == row.script
+    assert not (folder / "prepared.py").exists()
 
 
 def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:

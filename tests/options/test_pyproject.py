@@ -19,10 +19,6 @@ def write(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_without_a_file_there_is_nothing(tmp_path: Path) -> None:
-    assert read_config(tmp_path) == {}
-
-
 def test_the_keys_are_those_of_the_command_line(tmp_path: Path) -> None:
     write(
         tmp_path,

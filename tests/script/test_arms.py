@@ -99,32 +99,23 @@ def test_losses_have_the_number_of_their_step_however_long_the_warm_up_was(
     assert all(paths[0][step] == paths[1][step] for step in common)
 
 
-def test_evaluations_and_checkpoints_are_timed_apart_and_the_metric_is_read(
+def test_evaluations_are_timed_apart_and_a_metric_that_nobody_named_is_found_in_what_is_printed(
     start_script: StartScript, sites: Sites
 ) -> None:
-    with start_script("plain.py", "64", sites=sites, metric="val acc ([0-9.]+)") as process:
-        facts = process.ready.facts
-        assert (facts.metric, facts.mode) == ("val acc", "max")
-        run = process.call("autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0)
-    assert run["stopped"] == "steps", "the script came to its own end"
-    assert run["steps"] == 64
-    assert [point["step"] for point in run["curve"]["points"]] == [16, 32, 48, 64]
-    assert run["evaluation_seconds"] > 0
-    assert run["seconds"] == pytest.approx(run["training_seconds"] + run["evaluation_seconds"])
-
-
-def test_a_metric_that_nobody_named_is_found_in_what_is_printed(start_script: StartScript, sites: Sites) -> None:
     with start_script("plain.py", "64", sites=sites) as process:
         run = TrainingRun.model_validate(process.call("autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0))
     (pattern,) = run.metric_patterns
     assert name_of(pattern) == "val acc"
     assert [point.step for point in run.curve.points] == [16, 32, 48, 64]
+    assert run.evaluation_seconds > 0
+    assert run.seconds == pytest.approx(run.training_seconds + run.evaluation_seconds)
 
 
 def test_trainings_take_turns_and_are_what_they_are_alone(start_script: StartScript, sites: Sites) -> None:
     arguments = {"max_seconds": 50.0, "target": None, "confirm": 1}
     script = {"sites": sites, "metric": "val acc ([0-9.]+)"}
     with start_script("plain.py", "64", **script) as one, start_script("plain.py", "64", **script) as other:
+        assert (one.ready.facts.metric, one.ready.facts.mode) == ("val acc", "max")
         turns = Turns((one, other), arguments, seconds=1.0)
         turns._legs = (0.01, 0.01)  # so that there are many of them
         for process in (one, other):
@@ -188,23 +179,16 @@ def test_a_batch_its_rate_and_the_validation_loader_are_put_on(start_script: Sta
         assert "rate 0.02 workers 1" in process.log.read_text()
 
 
-def test_patched_files_are_read_in_place_of_the_users(start_script: StartScript, sites: Sites, folder: Path) -> None:
-    text = (folder / "plain.py").read_text().replace("batch_size=16", "batch_size=8")
-    with start_script("plain.py", "100000", sites=sites, patched={str(folder / "plain.py"): text}) as process:
-        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
-    assert block["samples"] == 4 * 8
-    assert "batch_size=16" in (folder / "plain.py").read_text()
-
-
-def test_a_file_that_a_patch_adds_is_imported_by_the_patched_script(
+def test_patched_files_are_read_in_place_of_the_users_and_added_ones_beside_them(
     start_script: StartScript, sites: Sites, folder: Path
 ) -> None:
     found = placed(sites, plan("prepared_samples", form="rows", where="memory"), load_strategies(), "cpu")
     assert set(found.texts) == {"plain.py", "prepared_data.py"}, "there is a prepared.py already"
-    patched = {str(folder / name): text for name, text in found.texts.items()}
+    patched = {str(folder / name): text.replace("batch_size=16", "batch_size=8") for name, text in found.texts.items()}
     with start_script("plain.py", "100000", sites=sites, patched=patched) as process:
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
-    assert block["samples"] == 4 * 16
+    assert block["samples"] == 4 * 8
+    assert "batch_size=16" in (folder / "plain.py").read_text()
     assert not (folder / "prepared_data.py").exists()
 
 

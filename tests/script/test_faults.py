@@ -132,16 +132,6 @@ def test_a_script_for_a_device_that_is_not_here_says_which_are(start_script: Sta
         assert str(failed.value.hint).startswith("there is: cpu")
 
 
-@pytest.mark.slow
-def test_variables_that_a_script_sets_before_torch_are_its_own(start_script: StartScript, folder: Path) -> None:
-    script = folder / "plain.py"
-    script.write_text('import os\n\nos.environ["CUDA_VISIBLE_DEVICES"] = "0"\n' + script.read_text())
-    sites = start_script.watch("plain.py", fresh=True)
-    assert sites.early == ("CUDA_VISIBLE_DEVICES",)
-    known = start_script("plain.py", sites=sites, fresh=True)
-    assert known.call("autoopt.benchmark.tasks:facts", timeout=60.0)["model"]
-
-
 # A measured script may write below its own folder and nowhere else, whatever links lead there.
 
 

@@ -120,7 +120,7 @@ def test_probes_tell_whether_larger_batches_train_the_same(
         (folder / script).write_text(text.replace(old, new))
     found, probed = runner(script), list[ProbeResult]()
     for plan in (Plan(), LARGER):
-        out, asked = tmp_path / f"{len(probed)}.npz", {"steps": 24, "seconds": 2.0, "gradients": 12}
+        out, asked = tmp_path / f"{len(probed)}.npz", {"steps": 24, "seconds": 0.5, "gradients": 12}
         document = found.ask(plan, PROBE, timeout=120.0, label="probe", out=str(out), **asked)
         probed.append(ProbeResult(Probe.model_validate(document), Arrays.read(out)))
     quality = level_of(Risk.NUMERIC, *probed, OBJECTIVE)

@@ -89,17 +89,6 @@ def read(roles: Roles, one: DataLoader[int], *, reader: int | None = None, sampl
         roles.given(number, one, samples)
 
 
-def test_a_check_of_the_validation_before_training_is_no_training() -> None:
-    roles, train, valid = Roles(), loader(), loader()
-    for _ in range(2):  # and then it is left, with batches still to come
-        read(roles, valid)
-        roles.evaluated()
-    read(roles, train)
-    assert roles.trained() == 4
-    assert roles.training == [train]
-    assert roles.of(valid) is False
-
-
 def test_a_single_batch_of_validation_shows_when_there_is_no_other() -> None:
     roles, valid = Roles(), loader()
     read(roles, valid)
@@ -118,17 +107,6 @@ def test_batches_that_are_also_looked_at_without_training_are_trained_on() -> No
         assert roles.trained() == 8
         roles.step_ended()
     assert roles.training == [labelled, other]
-
-
-def test_features_that_were_taken_first_do_not_keep_a_loader_from_training() -> None:
-    roles, train = Roles(), loader()
-    for _ in range(3):
-        read(roles, train)
-        roles.evaluated()
-    read(roles, train, reader=7)
-    assert roles.of(train) is False
-    roles.trained()
-    assert roles.of(train) is True
 
 
 def test_a_batch_that_is_read_ahead_counts_when_it_is_trained_on() -> None:

@@ -13,7 +13,6 @@ from autoopt.records import Change, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
-from autoopt.script.boot import explained
 from autoopt.script.process import Recording
 from autoopt.script.session import Session
 from tests.script.conftest import StartScript
@@ -106,12 +105,6 @@ def test_a_script_that_leaves_in_its_own_way_has_ended(start_script: StartScript
 )
 def test_a_script_that_fails_after_its_training_says_at_what(start_script: StartScript, how: str, said: str) -> None:
     assert said in ending(start_script, how, "60").message
-
-
-def test_who_leaves_before_the_first_step_has_not_trained() -> None:
-    left = SystemExit("wrong words")
-    assert "before its first training step: wrong words" in str(explained(left, 0))
-    assert "after 3 training steps" in str(explained(left, 3))
 
 
 @pytest.mark.parametrize(

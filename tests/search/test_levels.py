@@ -83,9 +83,16 @@ class Probes:
         run = RunUnderWay(context, max_seconds=60.0, keep=str(folder / "weights"))
         run.go_on()
         self.weights = list(run.document().kept)
-        self.before = self.of(Plan())
+        self.before = self._probed(Plan(), STEPS)
+        self._kept: dict[tuple[str, int], ProbeResult] = {}
 
     def of(self, plan: Plan, steps: int = STEPS) -> ProbeResult:
+        """Another probe than ``before``, made once."""
+        if (plan.key, steps) not in self._kept:
+            self._kept[plan.key, steps] = self._probed(plan, steps)
+        return self._kept[plan.key, steps]
+
+    def _probed(self, plan: Plan, steps: int) -> ProbeResult:
         path = self.folder / f"{'-'.join(plan.names()) or 'baseline'}.npz"
         return probed(path, plan, build=self.build, steps=steps, weights=self.weights)
 

@@ -95,14 +95,6 @@ def test_a_failure_is_recorded_and_replayed(tmp_path: Path) -> None:
     assert (error.kind, error.message, error.detail, error.where) == ("out_of_memory", "no room", "log", "step")
 
 
-def test_a_step_under_way_at_a_kill_is_measured_once_more(tmp_path: Path) -> None:
-    kill(new(tmp_path))
-    with again(tmp_path) as run:
-        assert run.step("trial", {}, lambda: Figure(value=2), Figure).value == 2
-    with again(tmp_path) as run:
-        assert run.step("trial", {}, never, Figure).value == 2
-
-
 def state(boot: str | None, oom_kills: int | None) -> JsonDict:
     return {"boot": boot, "oom_kills": oom_kills}
 

@@ -72,11 +72,6 @@ def test_what_cannot_be_made_or_written_is_one_line_before_anything_is_measured(
         RunDirectory.create("a:b", tmp_path / "run")
 
 
-def test_a_directory_without_a_journal_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no journal\.jsonl"):
-        RunDirectory.existing(tmp_path)
-
-
 def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = RunDirectory.create("a:b", tmp_path)
     directory.write(directory.result, "old")

@@ -174,16 +174,6 @@ def test_nothing_is_left_of_a_closed_trial(start) -> None:
     assert shared.names() <= before
 
 
-@pytest.mark.parametrize("fault", ["shared_memory_left_in_build", "files_left_in_build"])
-def test_memory_and_files_that_user_code_forgets_are_removed(start, fault: str) -> None:
-    before = shared.names()
-    trial = start(TINY_FAULT=fault)
-    made = shared.names() - before
-    assert bool(made) == fault.startswith("shared")
-    trial.close()
-    assert shared.names() <= before
-
-
 def test_shared_memory_that_others_use_or_that_was_there_before_stays(tmp_path: Path) -> None:
     for name in ("psm_old", "psm_used", "psm_left", "dataset.bin"):
         (tmp_path / name).write_bytes(b"x")
