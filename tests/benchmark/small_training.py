@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from autoopt.benchmark.seeding import seed_everything
@@ -66,3 +69,20 @@ def trained(setup: Setup | None = None, steps: int = 15, **changes: Any) -> list
 
 def one_cycle(optimizer: Any, total_steps: int) -> Any:
     return OneCycleLR(optimizer, max_lr=0.1, total_steps=total_steps)
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators(run: Callable[[], object]) -> Counter[str]:
+    """How often a function calls each of torch's operators."""
+    with _Operators() as mode:
+        run()
+    return mode.calls

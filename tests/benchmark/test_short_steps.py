@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, default_collate
 
 from autoopt.benchmark.contents import sizes_of
@@ -26,7 +25,7 @@ from autoopt.records import JsonDict
 from autoopt.records.protocol import TrialSpec
 from autoopt.setup import Setup
 from autoopt.trial.parent import Launcher
-from tests.benchmark.small_training import data, losses, net, workload
+from tests.benchmark.small_training import data, losses, net, operators, workload
 
 ROOT = Path(__file__).parents[2]
 PYTHON_CALLS = 21
@@ -70,27 +69,10 @@ def calls(run: Callable[[], None]) -> Counter[str]:
     return found
 
 
-class Operators(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count: int = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def operators(run: Callable[[], None]) -> int:
-    mode = Operators()
-    with mode:
-        run()
-    return mode.count
-
-
-def of_a_step(loop: Callable[[Training, int], None], count: Callable[[Callable[[], None]], Any]) -> Any:
+def of_a_step(loop: Callable[[Training, int], None], count: Callable[[Callable[[], None]], Counter[str]]) -> Any:
     """What a loop makes in one more step of the same epoch, a tenth of what it makes in ten."""
 
-    def counted(steps: int) -> Any:
+    def counted(steps: int) -> Counter[str]:
         training = Training(workload(train_data=DataLoader(data(400), 8, shuffle=True)), device="cpu")
         trained_until(training, 5)
         training.batch_iterator.close()
@@ -98,7 +80,7 @@ def of_a_step(loop: Callable[[Training, int], None], count: Callable[[Callable[[
         return count(lambda: loop(training, steps))
 
     few, many = counted(5), counted(15)
-    return (many - few) / 10 if isinstance(few, int) else {kind: (many[kind] - few[kind]) / 10 for kind in many}
+    return {kind: more / 10 for kind in many if (more := many[kind] - few[kind])}
 
 
 def calls_of_both(live: Any) -> JsonDict:

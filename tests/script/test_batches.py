@@ -173,13 +173,8 @@ def test_what_the_training_loader_gave_is_moved_without_waiting(moves: Unblocked
     assert own.to("cuda") == (("cuda",), {}), "nor what an evaluation reads: the patch leaves its lines alone"
     moves.batch_given(None, [own], True, None)
     assert x.to("cuda") == (("cuda",), {})
-
-
-def test_what_the_script_says_itself_stays(moves: UnblockedMoves) -> None:
-    x = torch.zeros(2)
-    moves.batch_given(None, (x,), True, None)
-    assert x.to("cuda", non_blocking=False) == (("cuda",), {"non_blocking": False})
-    assert x.to("cuda", torch.float16, True) == (("cuda", torch.float16, True), {})
+    assert own.to("cuda", non_blocking=False) == (("cuda",), {"non_blocking": False}), "the script says so itself"
+    assert own.to("cuda", torch.float16, True) == (("cuda", torch.float16, True), {})
 
 
 # Sequences of a script: what makes its batches, and the order of its samples, are changed at its loader's line.
