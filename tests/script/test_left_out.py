@@ -146,7 +146,7 @@ while True:
 @pytest.mark.slow
 def test_a_script_trains_the_same_without_them(start_script: StartScript, folder: Path) -> None:
     (folder / "collecting.py").write_text("import torch\ntorch.manual_seed(0)\n" + COLLECTING)
-    sites = start_script.watch("collecting.py", steps=17, seconds=60.0)
+    sites = start_script.watch("collecting.py", steps=17)
     case = case_of(*sites.sites, step=sites.step_seconds)
     assert STRATEGY.applies(case)
     (setting,) = STRATEGY.settings(case)
@@ -165,7 +165,7 @@ def test_a_script_trains_the_same_without_them(start_script: StartScript, folder
 
 @pytest.mark.slow
 def test_the_same_file_comes_without_waiting_for_it(start_script: StartScript, folder: Path) -> None:
-    sites = start_script.watch("walked.py", steps=17, seconds=60.0)
+    sites = start_script.watch("walked.py", steps=17)
     (site,) = sites.of("checkpoint")
     (setting,) = load_strategies()["checkpoints"].settings(
         replace(sample_case(), sites=sites.model_copy(update={"cwd": str(folder)}))

@@ -127,5 +127,5 @@ def test_slow_imports_have_their_lines(start_script: StartScript, folder: Path) 
     (folder / "slow.py").write_text("import time\ntime.sleep(0.1)\n")
     (folder / "late.py").write_text("import time\ntime.sleep(0.2)\n")
     (folder / "importing.py").write_text(IMPORTING)
-    sites = start_script.watch("importing.py", fresh=True, steps=9, seconds=60.0)
+    sites = start_script.watch("importing.py", fresh=True, steps=9)
     assert [(site.line, site.call) for site in sites.of("import")] == [(4, "late"), (2, "slow")]

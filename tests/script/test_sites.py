@@ -290,7 +290,7 @@ def test_waits_for_a_device_in_each_step_are_advice() -> None:
 
 
 def test_garbage_that_is_collected_in_each_step_is_advice_with_its_share(start_script: StartScript) -> None:
-    sites = start_script.watch("collects.py", steps=9, seconds=60.0)
+    sites = start_script.watch("collects.py", steps=9)
     (collected,) = [site for site in sites.of("forced") if site.call == "gc.collect"]
     assert collected.line == line_of("collects.py", "gc.collect()")
     assert collected.per_step == pytest.approx(1, abs=0.1)
