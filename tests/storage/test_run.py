@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,14 @@ class Seconds:
 
 class Killed(BaseException):
     """Stands for SIGKILL: nothing that runs afterwards may write."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unsynced() -> Iterator[None]:
+    """What has reached the disk is cut by hand here: to wait for it took most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 def new(path: Path, clock: Callable[[], float] | None = None, **options: object) -> Run:

@@ -187,14 +187,6 @@ def test_what_a_batch_holds_beside_tensors_is_part_of_the_recording(recorder: ty
     assert recorder.replayed == 2
 
 
-def test_the_loss_of_a_step_is_its_own(recorder: type[Again]) -> None:
-    run = training(WHOLE)
-    kept = [run.step(run.next()) for _ in range(4)]
-    first = float(kept[3])
-    run.step(run.next())
-    assert float(kept[3]) == first
-
-
 def test_the_time_of_a_wrapped_step_counts_once(recorder: type[Again]) -> None:
     block = run_block(training(WHOLE), lambda done, _: done >= 4)
     assert sum(block.stage_seconds.values()) == pytest.approx(block.seconds, rel=1e-6)
