@@ -118,26 +118,12 @@ def test_the_nearest_name_is_offered(raw: dict[str, object], near: str) -> None:
     assert f"did you mean {near}?" in caught.value.hint
 
 
-def test_what_is_given_wins_over_the_configuration() -> None:
-    options = make_options({"seed": "3", "tolerance": None}, {"seed": 1, "tolerance": 0.02})
-    assert (options.seed, options.tolerance) == (3, 0.02)
-
-
-def test_a_strategy_cannot_be_both_chosen_and_left_out() -> None:
-    with pytest.raises(UsageError, match="'amp' stands in both"):
-        make_options({"only": "amp", "skip": "workers,amp"})
-
-
 def test_messages_of_the_python_api_speak_python() -> None:
     with pytest.raises(UsageError, match=r"^optimize\(min_gain='x'\): not a percentage"):
         make_options({"min_gain": "x"})
 
 
 RISKS = {"workers": "exact", "amp": "numeric", "batch": "training"}
-
-
-def test_names_that_there_are_pass() -> None:
-    check_names(make_options({"only": "amp", "skip": "workers"}), RISKS)
 
 
 @pytest.mark.parametrize(("key", "name", "near"), [("only", "ampp", "amp"), ("skip", "worker", "workers")])

@@ -79,12 +79,6 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str | bytes, me
     assert "budgt" not in str(text) or caught.value.hint == "did you mean budget?"
 
 
-def test_a_directory_of_that_name_is_said(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").mkdir()
-    with pytest.raises(UsageError, match="cannot read"):
-        read_config(tmp_path)
-
-
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: f"[tool.autoopt]\n{text}".encode())))
 def test_any_file_gives_options_or_one_line(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     folder = tmp_path_factory.getbasetemp() / "any"
