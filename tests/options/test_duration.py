@@ -57,13 +57,6 @@ def test_what_is_formatted_is_read_back(seconds: int) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
 
 
-@given(st.integers(0, 999), st.integers(0, 999), st.integers(0, 999))
-def test_units_add_up(hours: int, minutes: int, seconds: int) -> None:
-    total = hours * 3600 + minutes * 60 + seconds
-    if total:
-        assert parse_duration(f"{hours}h{minutes}m{seconds}s") == total
-
-
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.binary(), st.from_regex(r"[-+0-9.dhms ]*")))
 def test_any_value_is_a_duration_or_a_usage_error(value: object) -> None:
     try:
