@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import ast
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autoopt.export import inline
 from autoopt.export.script_patch import Placed, placed
 from autoopt.records import Change, Place, Plan, Site, SiteKind, Sites
 from autoopt.registry import load_strategies
-
-inline.without_annotations = cache(inline.without_annotations)
-"""Of the same few files in hundreds of patches and scripts: parsing them takes most of the time of each."""
 
 REGISTRY = load_strategies([])
 WORKERS = Change(strategy="workers", setting={"num_workers": 2, "persistent_workers": True})

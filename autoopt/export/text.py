@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from textwrap import TextWrapper
 from typing import Any, TypeVar, cast
 
@@ -112,6 +113,7 @@ def fold(source: str, known: Known) -> str:
     return folded.code
 
 
+@cache  # a search makes many patches, whose parts come from few files
 def without_annotations(source: str) -> str:
     """A module's source without the annotations in its functions, which a script has none of; fields keep theirs."""
     return cst.parse_module(_IGNORED.sub("", source)).visit(_Plain()).code
