@@ -49,7 +49,6 @@ def with_epochs(stages: dict[str, float], opening: float) -> dict[str, float]:
     """Seconds by stage, with epochs' starts as a stage of their own.
 
     Args:
-        stages: of a lap, in which they are a part of the wait for data.
         opening: seconds of waiting for the first batch of an epoch.
     """
     opening = min(opening, stages.get("data", 0.0))
@@ -66,8 +65,6 @@ class StageClock:
     Attributes:
         fine_above: steps longer than this are all split, seconds; shorter ones in proportion.
         fine: whether the step under way is split: only then need ``mark`` be called within it.
-        every: one step in so many is split.
-        until_fine: steps to the next one that is split.
         began, last, step_began: when ``start`` was called, the last stage ended, the step under way began, by
             ``perf_counter``.
         totals, unsplit, steps: seconds by stage, those of steps that were not split, those of each step.
@@ -222,9 +219,7 @@ class DeferredCost:
     """Notes the steps in which something was compiled or searched.
 
     Args:
-        searches: whether a new shape starts a search.
         compiles: whether the setup compiles; what the user compiles is seen by its first graph.
-        count: graphs that were compiled so far.
 
     Attributes:
         watching: whether anything may be paid late; only then need :meth:`note` be called.

@@ -55,15 +55,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class Evaluation:
-    """Runs the user's ``evaluate``.
-
-    Args:
-        evaluate: ``evaluate(model, batches) -> {"metric": value}``.
-        metric: a key that must be there, or None.
-
-    Attributes:
-        batches: the validation batches on the device, read anew each time they are iterated.
-    """
+    """Runs the user's ``evaluate(model, batches) -> {"metric": value}``; ``metric`` is a key that must be there."""
 
     def __init__(
         self,

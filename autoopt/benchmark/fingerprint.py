@@ -71,7 +71,6 @@ class SampleDigest:
     batch holds each content once.
 
     Args:
-        most: samples that are held.
         width: ids of a row of whole numbers that are held, padding or not; all of them but for padding where None.
     """
 

@@ -20,12 +20,7 @@ APART = 0.1
 
 
 class KeptWeights:
-    """Writes a training's weights at its start, after its evaluations 1, 2, 4, 8 ..., and at its end.
-
-    Args:
-        training: at its start.
-        directory: made where it is missing.
-    """
+    """Writes a training's weights at its start, after its evaluations 1, 2, 4, 8 ..., and at its end."""
 
     def __init__(self, training: LiveTraining, directory: str) -> None:
         self._training, self._directory = training, Path(directory)

@@ -80,19 +80,12 @@ class LiveTraining(Protocol):
             script's own lines make of a batch what its models are called with.
         restarts: it can be begun again in this process.
         workload: as the user has it; of a script, as far as its objects tell.
-        setup: how it is trained.
-        seed, device, group: where it trains, from which seed, and the processes that train together.
         clock, deferred_cost: what measures its stages, and what it pays once.
         model: all that is trained, as one module; ``roots``: the modules that its steps call.
         optimizer: the one that holds most of the model; ``optimizers``: all; ``users_optimizer``: as the user made it.
         loader: ``loader.loader`` gives the batches of ``loader.batch_size`` samples.
-        shared: how the batches of the loader are shared out over the processes; None where they are not.
-        lengths: of the planned run.
-        autocast, scaler: around each step; None where there are none.
         evaluation: the user's; None where there is none, or where the training makes it by itself.
-        steps, samples: trained so far; ``samples`` None where they cannot be counted.
         openings: seconds until the first batch of each epoch was there.
-        over: it has come to its own end.
         evaluates: an evaluation of its own is under way.
         evaluations: that it made by itself so far; ``evaluation_seconds``: of each, as far as they were timed.
         stretch: the one that is under way, or was the latest.
@@ -244,10 +237,6 @@ class LiveTraining(Protocol):
 
     def metric_of(self, lines: list[Printed], known: Values) -> tuple[tuple[str, ...], Target | None, Values]:
         """Patterns of what may be the metric where nobody named one, the one that is taken, and its values.
-
-        Args:
-            lines: that were printed at evaluations.
-            known: values of the metric, where one was named.
 
         Raises:
             UsageError: it was named, and nothing reported it.

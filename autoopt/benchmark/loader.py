@@ -430,7 +430,6 @@ class Lengths:
         total, per_epoch: with the setup's batch.
         ratio: the user's steps that one of the setup's stands for.
         evaluate_every: the setup's steps between evaluations.
-        accumulation: micro-batches of one step.
     """
 
     user_total: int

@@ -58,10 +58,6 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Makes the optimizer.
 
-    Args:
-        transforms: the setup's ``fn(factory) -> factory``.
-        distributed: whether each process updates its share of the parameters alone.
-
     Raises:
         WorkloadError: what came out is no optimizer.
     """

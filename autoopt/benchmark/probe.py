@@ -234,9 +234,6 @@ class BatchRecorder(Recorder):
 
     Three windows of its training are written down: the start; the steps across the end of an epoch, from the weights of
     the start; and the last ones of a whole short training. The last two only where there is time.
-
-    Args:
-        training: at its start.
     """
 
     def __init__(self, training: Any, gradients: int = 0) -> None:

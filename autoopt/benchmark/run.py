@@ -28,8 +28,6 @@ class RunUnderWay:
     checkpoints of a script are its own, whenever it makes them. Both count against the time.
 
     Args:
-        live: the trial.
-        max_seconds: of training and evaluating.
         max_steps: optimizer steps; the planned run's where None.
         target: value of the target metric; the workload's where None. Without either it trains to a limit.
         confirm: evaluations after the first that has the target which must have it as well.

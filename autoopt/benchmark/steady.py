@@ -56,7 +56,6 @@ def find_steady(times: Sequence[float], min_groups: int = 4) -> Steady | None:
     """The steady part at the end of a series of step times.
 
     Args:
-        times: seconds of each step, from the first.
         min_groups: groups that the steady part must fill, and it must be a third of the series' groups.
 
     Returns:
@@ -135,7 +134,6 @@ def cycle_of(times: Sequence[float], workers: int, waiting: float) -> int:
     """Steps after which step times repeat; 1 where they do not.
 
     Args:
-        times: seconds of each steady step.
         waiting: share of the steps' seconds that training waits for data.
     """
     found = period(times)
@@ -169,7 +167,6 @@ def usual_step(times: Sequence[float], cycle: int) -> float:
 
     Args:
         times: seconds of each step; what is no whole cycle at their end is left out, unless there is none.
-        cycle: steps after which step times repeat.
     """
     cycle = min(cycle, len(times))
     return statistics.median(sum(times[at : at + cycle]) for at in range(0, len(times) - cycle + 1, cycle)) / cycle
@@ -181,7 +178,6 @@ def epoch_start(openings: Sequence[float], loader: Any, usual: float) -> float |
     Before a second epoch was seen the first one's start stands for it, unless its workers stay.
 
     Args:
-        openings: seconds until the first batch of each epoch so far was there.
         usual: seconds that a step waits for its batch.
     """
     if not openings:

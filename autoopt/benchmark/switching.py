@@ -157,11 +157,7 @@ def laid_out(roots: Iterable[nn.Module], optimizers: Iterable[Any], transforms: 
 
 
 def unswitchable(before: Setup, after: Setup, switched: frozenset[str] = PARTS) -> str:
-    """Why a process of one setup cannot take on another; empty where it can.
-
-    Args:
-        switched: the parts that can be switched.
-    """
+    """Why a process of one setup cannot take on another; empty where it can."""
     parts = sorted(field.name for field in fields(Setup) if getattr(before, field.name) != getattr(after, field.name))
     fixed = [part for part in parts if part not in switched]
     if fixed:

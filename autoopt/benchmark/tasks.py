@@ -48,8 +48,6 @@ def run_block(
     """Trains ``ramp_seconds`` unmeasured, then measures: a :class:`~autoopt.records.messages.Block`.
 
     Args:
-        seconds: at least so long.
-        min_steps: and at least so many steps.
         ramp_seconds: after a thaw, until caches and clocks are as they were.
         cycle: steps after which step times repeat: the block holds whole cycles.
         ramp_steps: of the ramp at least. Loader workers that wait for storage wait on while they are stopped, so that
@@ -102,7 +100,6 @@ def evaluations(live: TrialContext, count: int, seconds: float, stage: str = "ev
     """Evaluates so often at the present weights: :class:`~autoopt.records.evaluating.HeldEvaluations`.
 
     Args:
-        count: evaluations that are wanted.
         seconds: after which no other one is begun, or waited for in a script.
         stage: ``checkpoint`` for a script's checkpoints in their place.
     """
@@ -211,9 +208,6 @@ def largest_batch(live: TrialContext, batches: int = 64) -> JsonDict:
 
     Where shapes never vary the first batch is as large as any; where they do, the largest of an epoch
     is what a real run meets sooner or later.
-
-    Args:
-        batches: how many are examined.
     """
     training, device = live.training, live.training.device
     count = max(1, batches) if training.takes_batches else 1  # else these are all that it holds

@@ -77,9 +77,6 @@ def readable_trace(document: JsonDict) -> JsonDict:
 def read_profile(path: Path | str) -> JsonDict:
     """Reads a readable trace back (:func:`autoopt.benchmark.trace.readable_trace`).
 
-    Args:
-        path: the ``.pt.trace.json`` or ``.pt.trace.json.gz`` file.
-
     Returns:
         ``step_seconds`` (mean), ``shares`` (role, such as ``DataLoader`` or ``Kernel``, to its share of a mean step),
         ``recommendations`` (plain text).

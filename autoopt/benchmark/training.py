@@ -60,20 +60,13 @@ class Training:
     Args:
         workload: as the user has it, checked; its model and optimizer are used, not copied.
         setup: how it is trained; the workload's own where None.
-        device: where, by name or opened.
         seed: of the order of samples and of what the steps draw.
         group: of the processes that train together; the present one, such as torchrun's, where None.
 
     Attributes:
-        model: on the device, transformed, compiled.
-        group: of the processes that train together; of one where the setup asks for no more.
-        optimizer, loss: as the steps use them; ``loss(model, batch)``. ``factory``: what makes the user's optimizer.
         steps, samples: trained so far; ``samples`` None where batches cannot be counted. total_steps, steps_per_epoch,
             evaluate_every: with this setup's batch.
-        clock: what measures the stages.
-        deferred_cost: which steps compiled again, or searched.
         plain_step, one_step: the training step, and ``one_step(batches) -> loss`` as the setup has wrapped it.
-        batch_iterator: what ``next`` reads.
 
     What tasks call is that of :class:`~autoopt.benchmark.live.LiveTraining`.
     """

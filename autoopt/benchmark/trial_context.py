@@ -30,14 +30,10 @@ class TrialContext:
     """The first argument of every task.
 
     Args:
-        registry: folds the plan into the setup.
         training: that is under way already, such as a script's, and the seconds until it was.
 
     Attributes:
-        workload: as the user built it, checked.
-        setup: the user's own with the plan folded over it.
         build_seconds, setup_seconds: what importing and building, and assembling, took.
-        group: of the processes that train together; of this one alone in most trials.
         inspected: what strategies found in it, by name; part of the facts.
         cores_at_start: cores that the process could use before the workload was imported.
         under_way: a training that goes on in legs (``autoopt.benchmark.run``).

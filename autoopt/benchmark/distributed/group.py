@@ -38,11 +38,7 @@ Losses = Sequence[float | None]
 
 
 class Board:
-    """Two steps of a lap in a file that every process of the group maps; eight bytes are written at once.
-
-    Args:
-        path: of the file, made where there is none.
-    """
+    """Two steps of a lap in a file that every process of the group maps; eight bytes are written at once."""
 
     def __init__(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -63,12 +59,7 @@ class Board:
 
 
 class Group:
-    """A training that is alone; :class:`Ranks` are several.
-
-    Attributes:
-        rank: of this process, from 0.
-        size: processes that train together.
-    """
+    """A training that is alone; :class:`Ranks` are several."""
 
     rank = 0
     size = 1

@@ -37,9 +37,7 @@ class SharedStep(TrainingStep):
     The loss that it returns is weighted so that the mean over all processes is that of the whole batch.
 
     Args:
-        replicated: the model as ``replicate`` made it; its gradients are averaged over the processes.
         quiet: of a step's micro-batches only the last one's gradients are sent.
-        more: those of ``TrainingStep``.
     """
 
     def __init__(
@@ -138,13 +136,7 @@ SIZES = tuple(4**power for power in range(6, 14))
 
 
 def measure_communication(training: Any, batches: list[Any], seconds: float) -> Communication:
-    """Measures within the processes; all of them call this. Weights stay as they are.
-
-    Args:
-        training: replicated over the processes.
-        batches: micro-batches of one step, held, on the device.
-        seconds: for all of it.
-    """
+    """Measures within the processes; all of them call this. Weights stay as they are."""
     group, device = training.group, training.device
     sent = sum(p.numel() * p.element_size() for p in training.model.parameters() if p.requires_grad)
     dtype = torch.bfloat16 if training.setup.distributed.compression else torch.float32
