@@ -41,15 +41,10 @@ class ServingArm(TrialArm):
     """An arm that answers requests: a step is a request.
 
     Args:
-        process: a started trial.
-        servers: of its workload.
-        variant: what it serves.
         timeout: seconds until it answers, and those until it is judged.
 
     Attributes:
-        opened: how its start went.
         blocks: so far, by the number of clients.
-        start_seconds: until it answered.
     """
 
     def __init__(self, process: Any, servers: Servers, variant: Variant, timeout: float) -> None:
@@ -108,17 +103,7 @@ class ServingArm(TrialArm):
 
 
 class Servers:
-    """Starts servers of one workload.
-
-    Args:
-        runner: starts processes.
-        serve: what was asked for.
-        folder: of the artefacts.
-        clock: seconds.
-
-    Attributes:
-        judged: the quality of each variant, by its plan's key.
-    """
+    """Starts servers of one workload. ``judged``: the quality of each variant, by its plan's key."""
 
     def __init__(self, runner: TrialRunner, serve: Serve, folder: Path, clock: Callable[[], float]) -> None:
         self.runner, self.serve, self.folder, self.clock = runner, serve, folder, clock

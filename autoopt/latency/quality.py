@@ -87,11 +87,7 @@ def _resampled(evaluate: Evaluate, singles: list[Any], answers: list[Any], metri
 
 
 def drop(baseline: Judged, variant: Judged, mode: Literal["max", "min"]) -> Estimate | None:
-    """The loss of the baseline's metric, as a fraction of it; None where no interval can be had.
-
-    Args:
-        mode: whether more is better.
-    """
+    """The loss of the baseline's metric, as a fraction of it; None where no interval can be had."""
     sign, scale = (1.0 if mode == "max" else -1.0), abs(baseline.metric)
     if scale == 0.0:
         return None
@@ -127,7 +123,6 @@ def paired_proportions(lost: int, won: int, n: int, confidence: float = CONFIDEN
 
     Args:
         lost, won: samples that one side alone has right.
-        n: all samples.
     """
     z, estimate = float(norm.ppf((1 + confidence) / 2)), (lost - won) / n
 

@@ -79,12 +79,6 @@ def serve_within(
 ) -> tuple[Latency, RunDirectory]:
     """Measures ways of serving a trained model and exports the one that is taken.
 
-    Args:
-        spec: import string of the workload.
-        serve: limit, quality, requests.
-        options: budget, device, seed, price, output directory.
-        say: progress, a line at a time.
-
     Raises:
         WorkloadError: it cannot be built, or not be served as it is.
         UsageError: the output directory cannot be.
