@@ -47,7 +47,6 @@ def run_parts(facts: WorkloadFacts, startup: Startup, block: Block, timings: Sta
 
     Args:
         facts: of the workload; of a script with the parts that its first measurement has shown.
-        startup, block: of the profile.
         timings: with evaluations and checkpoints.
     """
     watched, first = facts.run or RunParts(), startup.first_batch_seconds
@@ -84,11 +83,7 @@ def analyse(
     """Everything that a round says of the incumbent.
 
     Args:
-        index: of the round, from 0.
-        plan: the incumbent's.
-        timings: every stage alone.
         block: the running system, for the step and what each stage adds to it.
-        peaks: the machine's.
         sent: messages of several processes; None of one.
         parts: of the plan's whole run; none where nothing but steps was measured.
 

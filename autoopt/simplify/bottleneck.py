@@ -126,9 +126,6 @@ def bottleneck(pipeline: Pipeline, ceiling: float | None) -> str | None:
 
     None where the step is within a quarter of its ceiling, and where the stages that could be measured are next to
     nothing of it: what holds it back is not among them.
-
-    Args:
-        ceiling: the best step, as it was computed; None where it is not known.
     """
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)
     step = pipeline.simulate() + interruptions

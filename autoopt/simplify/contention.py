@@ -66,8 +66,6 @@ def cache_effects_of(
 
     Args:
         batches: micro-batches of one step, on the device.
-        step_seconds: of one step on them, alone.
-        time_limit: seconds for all of it.
 
     Returns:
         ``cold_ratio``: CPU seconds of a batch of the loader after a step over those of one after another batch;
@@ -112,7 +110,6 @@ def pause_like(wait: float, work: float, samples: int) -> Callable[[], None]:
     Args:
         wait: seconds of each sample without a core.
         work: seconds of each sample on one.
-        samples: how many.
     """
     waits = wait > _SHORTEST_SLEEP
 
@@ -254,11 +251,7 @@ def _preparing(loader: DataLoader[Any]) -> Callable[[], int]:
 
 
 class ForkedWorker:
-    """A forked process that works while its gate is open.
-
-    Args:
-        work: does a little and says how much.
-    """
+    """A forked process that works while its gate is open."""
 
     def __init__(self, work: Callable[[], int]) -> None:
         context, parent = multiprocessing.get_context("fork"), os.getpid()

@@ -64,7 +64,6 @@ def costly_lines(
 
     Args:
         round_: of the plan that is adopted: what it has shortened is reported with what is left of it.
-        facts: of the workload.
         sites: of a script; None: the places of a ``build()`` are those that its objects tell.
         plan: that is adopted in the end, where that is a later one: its edits are made.
     """
@@ -270,7 +269,6 @@ def forced_advice(name: str, line: Line, count: float, seconds: float, step: flo
 
     Args:
         count, seconds: in a step.
-        step: its seconds.
     """
     share = min(1.0, seconds / step) if step > 0 else 0.0
     if share < LEAST_SHARE:

@@ -53,13 +53,7 @@ def _reference() -> float:
 
 
 class ReferenceSpeed:
-    """Readings of the machine's speed, each kept for a moment.
-
-    Args:
-        probe: CPU seconds of the reference.
-        clock: says when a reading is too old.
-        fresh: seconds for which one stands.
-    """
+    """Readings of the machine's speed, each kept for a moment."""
 
     def __init__(
         self,
@@ -82,8 +76,6 @@ def sensitivity(seconds: Sequence[float], readings: Sequence[float], usual: floa
     """How far repeats follow the reference: relative change of seconds over relative change of it, at their medians.
 
     Args:
-        seconds: of the repeats.
-        readings: of the reference next to each of them.
         usual: what is said where they tell nothing.
 
     The median of the repeats in the fastest quarter next to that of the slowest, so that a burst, or a reading that
@@ -107,11 +99,7 @@ def _middle(pairs: Sequence[tuple[float, float]], which: int) -> float:
 
 
 def normalized(seconds: Sequence[float], readings: Sequence[float], degree: float) -> list[float]:
-    """The repeats as they would have been at the median of their readings.
-
-    Args:
-        degree: their sensitivity.
-    """
+    """The repeats as they would have been at the median of their readings."""
     middle, typical = statistics.median(seconds), statistics.median(readings)
     return [
         max(0.0, value - degree * middle * (reading / typical - 1.0))
@@ -171,12 +159,6 @@ def running_block(
     ramp_seconds: float = 0.0,
 ) -> tuple[Block, float | None]:
     """A block of steps and the mean reference between them, whose seconds are not the block's.
-
-    Args:
-        training: goes on from where it stands.
-        seconds: at least so long.
-        min_steps: and at least so many steps.
-        ramp_seconds: trained first, unmeasured.
 
     Returns:
         The reference is None on a device and for compiled steps.

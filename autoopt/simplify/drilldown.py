@@ -39,9 +39,7 @@ def open_dataset(
     """Chains below one sample. Meant for a forked child: it changes the dataset's transforms in place.
 
     Args:
-        fetch: reads samples.
         cpu, wait: seconds per sample as measured without looking inside.
-        time_limit: seconds for all of it.
 
     Returns:
         Where a core works, and where it waits, in seconds per sample; notes.

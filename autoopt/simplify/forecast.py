@@ -20,7 +20,6 @@ def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int
 
     Args:
         round_: of a plan in several processes, with its messages as a stage.
-        sent: its messages.
         own_batch: each process has a batch of its own (a script's); else all share the one batch.
         cores: of the machine; all processes prepare their samples on them. None: not known.
     """

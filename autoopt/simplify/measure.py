@@ -74,8 +74,6 @@ def _compute(
     """The compute side, and what it shares with the input; one that fails leaves a note, not the rest without figures.
 
     Args:
-        host_batches: the micro-batches of one step.
-        inputs: the input side alone.
         limit: seconds for all of it; each measurement has its share.
     """
     deadline = time.perf_counter() + 1.5 * limit + _GRACE

@@ -93,10 +93,8 @@ def summary(
     """A timing from repeats of one thing, in seconds.
 
     Args:
-        values: of each repeat.
         readings: of the speed reference next to each repeat; empty where they were not read.
         usual: sensitivity where the repeats do not tell it.
-        cpu_seconds: of the calling thread.
     """
     degree = sensitivity(values, readings, usual) if readings else None
     if degree is not None:
@@ -123,7 +121,6 @@ def repeat(call: Callable[[], Any], time_limit: float, **how: Any) -> Timing:
     """Times one call again and again.
 
     Args:
-        time_limit: seconds for all of it.
         how: ``before`` and ``wait`` of the :class:`Microbenchmark`; else as of :func:`interleaved`.
     """
     one = Microbenchmark(call, how.pop("before", None), how.pop("wait", None))
@@ -302,7 +299,6 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
 
     Args:
         batches: micro-batches of one optimizer step, on the device.
-        time_limit: seconds for all of it.
     """
     batch, wait = batches[0], training.device.synchronize
     gradients: list[tuple[Any, torch.Tensor]] = []
@@ -371,7 +367,6 @@ def ratios_by_threads(
 
     Args:
         counts: those other numbers.
-        time_limit: seconds for all of it, about.
         fewest, most: pairs for each number of threads, however long they take, and however short.
     """
     present, found = torch.get_num_threads(), {threads: list[float]() for threads in counts}

@@ -77,7 +77,6 @@ class InterferenceModel:
     """Speeds as they were measured of a workload; between and beyond that, and without any, cores are shared fairly.
 
     Args:
-        cores: of the machine.
         seen: speeds over speeds alone.
     """
 
@@ -252,7 +251,6 @@ class Pipeline:
     """A round's stages as a graph that can be simulated; implements ``strategy.PipelineView``.
 
     Args:
-        round: with its stages.
         doubtful: the machine was disturbed while they were measured: predictions order candidates, and exclude
             none but what they expect to be slower.
     """

@@ -175,7 +175,6 @@ class LineProfile:
         """From the costliest line of the outermost user function down, while a line explains much of the one above.
 
         Args:
-            kind: which seconds decide.
             total: seconds of one run without tracing, to which the traced ones are scaled.
         """
         found: list[Deeper] = []
@@ -342,7 +341,6 @@ def users_line(frame: FrameType | None, *, itself: bool = False) -> Line | None:
     """The innermost frame in a file of the user's own; None where autoopt called the library itself.
 
     Args:
-        frame: where to begin.
         itself: None also where a part of torch on the way, such as an optimizer, does it of its own accord.
     """
     others = (OWN, *_OF_ITS_OWN) if itself else (OWN,)
@@ -427,7 +425,6 @@ class Samples:
     """Samples of one thread.
 
     Attributes:
-        total: all of them.
         own: those in the user's own Python, by its code and line.
         loops: codes and lines that begin a backward pass, or step an optimizer: the training loop's.
     """

@@ -157,8 +157,6 @@ def profile_stages(
     Args:
         seconds: for the microbenchmarks. The two halves of the block take a quarter of it besides; what strategies
             ask and advice are held to as much.
-        advise: also look for what only the user can change.
-        trace: a folder for a short torch.profiler trace.
         strategies: that may look into the workload; all where None.
         limit: seconds of all of it, about: what steps are too slow for is left out, and reported.
         trying: seconds after which strategies try nothing more on copies of the model; without limit where None.
@@ -266,7 +264,6 @@ def least_doubtful(measure: Callable[[], Measured], doubt: Callable[[Measured], 
     """Measures, and once more where that was disturbed; the less doubtful of the two.
 
     Args:
-        measure: profiles a plan.
         doubt: how much that was disturbed; 1 is as much as is let pass.
     """
     first = measure()

@@ -33,11 +33,7 @@ def running(live: Any, seconds: float, min_steps: int = 1, ramp_seconds: float =
 
 
 def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
-    """Every stage alone (``simplify.stage_timings.StageTimings``); the training stays as it was.
-
-    Args:
-        seconds: for all of it, about.
-    """
+    """Every stage alone (``simplify.stage_timings.StageTimings``); the training stays as it was."""
     used = live.training.device.memory_used()  # of training as it is: measuring sets copies of its state aside
     with live.training.apart():
         found = measure_training(live.training, seconds)
@@ -60,11 +56,6 @@ def own_code(live: Any, seconds: float, min_steps: int = 1) -> JsonDict:
 def try_threads(live: Any, counts: list[int], seconds: float, cycle: int = 1) -> JsonDict:
     """Running steps with other numbers of compute threads over those with the present one.
 
-    Args:
-        counts: those numbers.
-        seconds: for all of it, about.
-        cycle: steps after which step times repeat.
-
     Returns:
         ``steps``: :class:`~autoopt.simplify.stage_timings.Overlap` in units of the present step.
     """
@@ -72,11 +63,7 @@ def try_threads(live: Any, counts: list[int], seconds: float, cycle: int = 1) ->
 
 
 def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
-    """Messages between processes that train together (``records.distributed.Communication``); empty of one process.
-
-    Args:
-        seconds: for all of it, about.
-    """
+    """Messages between processes that train together (``records.distributed.Communication``); empty of one process."""
     training = live.training
     if training.group.size == 1 or not training.replicated:
         return {}
@@ -90,7 +77,6 @@ def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> J
     """Advice on what only the user can change, with file and line: ``{"advice": [...]}``.
 
     Args:
-        timings: as ``measure_stages`` gave them.
         step_seconds: of the running training, where it was measured.
     """
     training = live.training
