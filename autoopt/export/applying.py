@@ -16,10 +16,6 @@ from autoopt.records import Result
 def apply_patch(result: Result, *, revert: bool = False) -> tuple[str, ...]:
     """Puts the patch of a run on the files that it was made from, or takes it off.
 
-    Args:
-        result: of a run on a script.
-        revert: takes it off.
-
     Returns:
         The files that were changed.
 

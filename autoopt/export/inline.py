@@ -55,7 +55,6 @@ class Inliner:
     """Collects definitions and imports of everything that is asked for.
 
     Args:
-        inlined: top-level packages, and single modules, that are copied rather than imported.
         known: what is decided of printed code.
         builds: names in the script of the user's functions that it has already.
     """

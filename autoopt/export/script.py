@@ -18,16 +18,7 @@ _PLAIN = Setup()
 
 
 class Draft:
-    """Code in the making.
-
-    Args:
-        plan: what is printed.
-        registry: folds the plan.
-        base: the setup without it.
-
-    Attributes:
-        notes: what could not be exported, a sentence each.
-    """
+    """Code in the making. ``notes``: what could not be exported, a sentence each."""
 
     def __init__(self, plan: Plan, registry: Registry, base: Setup = _PLAIN) -> None:
         homes = {type(registry[change.strategy]).__module__ for change in plan.changes}
@@ -41,7 +32,6 @@ class Draft:
 
         Args:
             wanted: names by module.
-            facts, build: see :func:`known_of`.
         """
         for module, names in wanted.items():
             self.inliner.reserve(*names, module=module)
@@ -89,7 +79,6 @@ def known_of(draft: Draft, facts: WorkloadFacts | None = None, build: str = "bui
     Args:
         draft: its inliner gets the definitions of the plan's transforms.
         facts: of the workload; None: code for a Trainer, which runs the training itself.
-        build: what gives the user's workload.
     """
     plan = {"build": Code(build), **_switches(draft.setup), **_changes(draft, facts)}
     known = {} if facts is None else _run(draft.setup, plan, facts)
@@ -238,9 +227,6 @@ def script(workload_spec: str, plan: Plan, registry: Registry, *, facts: Workloa
     What of the plan it lacks stands in its comments.
 
     Args:
-        workload_spec: the import string of the user's ``build``.
-        plan: what is printed.
-        registry: folds the plan.
         facts: of the workload; what they tell is not asked again in the script.
     """
     draft = Draft(plan, registry, _PLAIN.with_precision(dtype=facts.precision) if facts.precision else _PLAIN)

@@ -28,8 +28,6 @@ class ExportedTraining:
     Evaluations are its own, and count as part of the steps in which it makes them.
 
     Args:
-        live: the trial.
-        path: of the script.
         whole: trained as the user planned it; else without evaluations, and from the start again at its end.
     """
 

@@ -57,9 +57,7 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     """The part of a result's plan that the target's arguments cannot say.
 
     Args:
-        result: a finished run.
         target: ``lightning`` or ``transformers``.
-        registry: folds the plan.
 
     Raises:
         UsageError: the target's plan is configuration alone.
@@ -96,7 +94,6 @@ def export(
     """The winning plan for a target.
 
     Args:
-        result: a finished run.
         target: ``pytorch``, ``lightning``, ``transformers`` or ``accelerate``.
         directory: of the run, for its script; where the result says it was, if None.
         code: what stands in a module of its own (``trainers.trainer_code``), and need not be said.

@@ -60,7 +60,6 @@ def call(name: str, arguments: Sequence[str], keywords: Mapping[str, str] | None
     """A call on one line where it fits into ``WIDTH``, else one argument a line.
 
     Args:
-        name: what is called.
         arguments, keywords: as Python text.
     """
     parts = [*arguments, *(f"{key}={value}" for key, value in (keywords or {}).items())]

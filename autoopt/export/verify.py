@@ -59,10 +59,8 @@ def verify_run(
 
     Args:
         run: the run directory, or its result.json.
-        result: its document.
         seconds: wall-clock for all of it, about.
         against: another run; then nothing is measured.
-        now: the time of day, in UTC.
 
     Raises:
         UsageError: the directory has no script or patch, the plan is one for several processes, or there is not the
@@ -116,7 +114,6 @@ def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Check
 
     Args:
         seconds: wall-clock, starts of processes included.
-        logs: where the trials' own output goes.
     """
     registry = load_strategies(result.reproduce.strategies)
     base = TrialSpec(
@@ -181,8 +178,6 @@ def train_again(runner: TrialRunner, script: Path, result: Result, *, until: flo
     """Trains baseline and script from fresh seeds, as many pairs as fit the time.
 
     Args:
-        runner: starts trials of the workload.
-        script: the exported one.
         until: of the monotonic clock; a pair that does not fit is not begun.
 
     Returns:
@@ -238,9 +233,6 @@ def summed_up(pairs: list[tuple[TrainingRun, TrainingRun]], result: Result) -> C
 def scripted(process: Any, script: Path, *, whole: bool = False) -> Any:
     """The trial's process, which trains by the exported script from now on.
 
-    Args:
-        whole: to its own end, evaluated.
-
     Raises:
         TrialFailed: the script cannot be loaded or set up; the process is closed then.
     """
@@ -262,8 +254,6 @@ def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
     """Interleaved whole runs of both sides, the order drawn at random, until the time is up; one pair at least.
 
     Args:
-        run: the run directory, which is named in messages.
-        result: its document.
         seconds: wall-clock for all of them.
 
     Raises:
@@ -286,10 +276,6 @@ def measured(
     runs: Runs, result: Result, *, seconds: float, clock: Callable[[], float], rng: np.random.Generator
 ) -> Checked:
     """Findings over as many pairs as fit.
-
-    Args:
-        runs: a whole run of each side.
-        rng: draws the orders.
 
     Raises:
         UsageError: not one pair fits the time.

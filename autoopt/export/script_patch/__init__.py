@@ -54,9 +54,6 @@ def placed(
     """A plan put into copies of the user's files.
 
     Args:
-        sites: of the script, with file and line.
-        plan: changes in their order; each is in the files as a whole or not at all.
-        registry: knows the strategies.
         device: type of the device, such as ``cuda``.
         sources: files that were read so far, where several plans are put into the same ones.
     """
@@ -116,7 +113,6 @@ def edits_of(
     """The edits by which one change goes into a script.
 
     Args:
-        change: of the plan.
         before: the changes that stand before it.
         sites: of the script, with the values that it has now.
 

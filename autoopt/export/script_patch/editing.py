@@ -92,8 +92,6 @@ class Edits:
         """Puts another expression in the place of one.
 
         Args:
-            node: the expression.
-            text: what it becomes.
             on_behalf: the argument that is to get this value, where it is one.
 
         Raises:

@@ -114,9 +114,7 @@ def named_before(source: Source, site: Site, used: Place) -> tuple[Spot, str] | 
     """The last statement that gives a model the name under which these lines call it, and that name.
 
     Args:
-        source: the file of the call.
         site: of the model, with the names under which functions were seen to hold it.
-        used: the lines of the call.
     """
     held = site.options.get("held_as", {}).get(used.function)
     try:

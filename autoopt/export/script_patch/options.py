@@ -33,12 +33,7 @@ class ConfiguredLine:
     named: bool
 
     def changed(self, text: str, value: str) -> str:
-        """The file's text with another value in this line.
-
-        Args:
-            text: of the file.
-            value: as Python.
-        """
+        """The file's text with another value, given as Python, in this line."""
         words = {} if self.file.endswith((".ini", ".cfg")) else {"True": "true", "False": "false", "None": "null"}
         lines = text.splitlines(keepends=True)
         key, sign, rest = _PARTED.match(lines[self.line - 1]).groups()  # type: ignore[union-attr]
@@ -55,7 +50,6 @@ class UserFiles:
     Args:
         first: files as the sites name them, the one that begins the script first.
         cwd: the folder that the command runs in; files outside it are left out.
-        read: parses one of them.
     """
 
     def __init__(self, first: Sequence[str], cwd: Path, read: Callable[[str], Source]) -> None:

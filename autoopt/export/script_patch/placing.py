@@ -45,7 +45,6 @@ class Placing:
     """The files of a script with the edits that were placed so far.
 
     Args:
-        sites: of the script.
         sources: the files that were read so far; edits name the nodes of these.
 
     Attributes:
@@ -53,7 +52,6 @@ class Placing:
         added: the file that is added next to the script; None where nothing needs it so far.
         environment: variables that the command is started with.
         configured: texts of files that configure the script, as they are and as they become.
-        touched: the place that a user is shown.
         notes: what the user should know of the edits.
     """
 

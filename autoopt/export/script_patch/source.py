@@ -22,7 +22,6 @@ class NoHonestEditError(Exception):
     """A change that has no edit here which a user would make; the text is the reason.
 
     Args:
-        reason: what stands in the way.
         by_hand: the user can make the change at the place that the reason names.
         by_command: the command gives the value.
     """
@@ -45,7 +44,6 @@ class Source:
     """One file of the user's, parsed.
 
     Args:
-        path: where it is.
         name: as the diff calls it.
 
     Raises:

@@ -74,8 +74,6 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
     """Puts ``with torch.autocast`` around the lines from the model's training call to the loss.
 
     Args:
-        placing: gets the edits.
-        precision: dtype, and whether gradients are scaled.
         device: type of the device, such as ``cuda``.
 
     Raises:
@@ -254,7 +252,6 @@ def place_pieces(placing: Placing, edit: Edit) -> None:
     """Puts another micro-batch into a script's lines; the batch of an optimizer's step stays.
 
     Args:
-        placing: gets the edits.
         edit: ``size`` of a micro-batch and ``accumulation``, how many make a step; ``parts``: the function that cuts.
 
     Raises:
@@ -336,8 +333,6 @@ class _Lines:
     """The lines of a step from the model's call to the backward pass.
 
     Args:
-        placing: knows the sites.
-        source: their file.
         back: the statement that holds the backward pass.
         first: which statement of its block calls the model.
 

@@ -104,10 +104,7 @@ def made_elsewhere(source: Source, value: cst.BaseExpression, options: ScriptOpt
     """The one literal in the user's files that is the value which was seen to arrive.
 
     Args:
-        source: the file in which ``value`` stands.
         value: a name that is imported, an attribute or an entry of some configuration, or anything that is computed.
-        options: of the command line, which may set it.
-        seen: what arrived.
 
     Raises:
         NoHonestEditError: nothing or several lines of code set it, or the command gives it.
@@ -221,9 +218,6 @@ def made_at(
     """The expression to change, so that an argument which is ``value`` gets another value.
 
     Args:
-        source: the file that the argument is in.
-        value: the argument as it stands.
-        options: of the command line.
         text: the value that it gets, as Python.
         seen: the value that arrived while the script was watched.
         on_the_way: from the argument to ``value``, where that is what it was followed to.
