@@ -118,7 +118,6 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
 
     Args:
         count: of places; the last is the bad end.
-        measure: asks about one.
         more: whether there is time for another comparison.
     """
     ends: list[Observation] = []
@@ -236,10 +235,8 @@ class Bisecting:
 
     Args:
         places: the good one first.
-        workload: the command or the function that is run at each.
         options: the budget is that of all comparisons.
         quality: asks which place trains worse, not slower.
-        say: progress, a line at a time.
     """
 
     def __init__(

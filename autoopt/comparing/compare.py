@@ -59,15 +59,11 @@ class Comparing:
         sides: ``baseline`` and ``candidate``.
         deadline: by the monotonic clock.
         alpha: error rate of the answer.
-        requirement: what must hold.
         known: the baseline as earlier asks have measured it; None: it is measured now.
         evaluates: both sides' weights are evaluated as well.
-        say: progress, a line at a time.
 
     Attributes:
         seed: of all trainings but the pairs', which neither side can have known.
-        failure: why the candidate failed, where it did.
-        pairs: of both sides, as they were watched.
     """
 
     facts: WorkloadFacts
@@ -367,8 +363,6 @@ def compare_sides(
 
     Args:
         workload: the function or the command that plans, patches, revisions and ``.`` are of.
-        options: budget, device and further strategies.
-        say: progress, a line at a time.
 
     Raises:
         WorkloadError: the baseline cannot be built, or fails.

@@ -72,13 +72,10 @@ class Evaluating:
     """Evaluates weights of both sides in processes of the baseline.
 
     Args:
-        trials: of both sides.
-        facts: of the baseline.
         seconds: that are waited for a script's evaluation.
         wanted: somebody asks; else nothing is done.
 
     Attributes:
-        metric: its name.
         values: the metric of each side's weights; None where they do not fit the baseline's model.
         losses: of each side, on the same batches.
         pinned: digest of what the evaluation reads; None without one, or where it does not read the same again.
@@ -181,16 +178,10 @@ class Judge:
     """Trains both sides and compares what came out.
 
     Args:
-        trials: of both sides.
         seconds: for all trainings, about.
-        facts: of the baseline.
         objective: how far a metric may lie off; None leaves what is not identical undecided.
         epsilon: rounding of the baseline's arithmetic.
-        evaluates: their weights are evaluated as well.
         again: how far the baseline is known to lie from itself; None: it trains twice for it.
-
-    Attributes:
-        evaluating: the baseline's evaluation of both sides' weights.
     """
 
     def __init__(

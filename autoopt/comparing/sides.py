@@ -228,9 +228,6 @@ def _word(word: str, root: Path, folder: Path) -> str:
 def _there(path: Path | None, root: Path, folder: Path, of: object) -> Path:
     """A file or folder of the repository in the checkout.
 
-    Args:
-        of: what is named in the error.
-
     Raises:
         WorkloadError: it is not of the repository, or that revision does not have it.
     """
@@ -267,9 +264,6 @@ def check_alike(one: Side, other: Side) -> None:
 
 def check_files(files: list[str], each: Side) -> None:
     """Checks where a revision's process found its modules.
-
-    Args:
-        files: of the modules that it has imported.
 
     Raises:
         UsageError: one is today's, so that what was measured would not be the revision.

@@ -143,13 +143,9 @@ class WatchedArm(TrialArm):
     clock. Nothing is left out: a script's evaluations and checkpoints within a block are a part of its seconds.
 
     Args:
-        process: a started trial.
-        plan: what it trains with.
         clock: of the judging process.
         began: on that clock, when its start was asked for.
         side: ``baseline`` or ``candidate``.
-        label: its place in the pair.
-        pair, pairs: that it belongs to.
         limits: of the arm, see ``TrialArm``.
     """
 
