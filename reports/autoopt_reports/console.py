@@ -25,13 +25,7 @@ _LEVELS = {"good": "✓", "caution": "!", "open": "○"}
 
 
 def summary(result: Result, console: Console, report: Path | None = None) -> None:
-    """Verdict, trust, the changes to adopt and what to do next, in one screen.
-
-    Args:
-        result: the document.
-        console: where to; its width, colours and encoding are honoured.
-        report: the page to point to, where one was written.
-    """
+    """Verdict, trust, the changes to adopt and what to do next, in one screen."""
     view = Report(result)
     verdict = view.verdict
     style = {"faster": "bold blue", "unsure": "bold yellow", "slower": "bold yellow"}.get(verdict.status, "bold")

@@ -68,12 +68,7 @@ class View:
 
 
 class LiveView(View):
-    """Redraws one frame in place, twice a second.
-
-    Args:
-        console: a terminal.
-        clock: see :class:`View`.
-    """
+    """Redraws one frame in place, twice a second."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         super().__init__(clock)

@@ -25,8 +25,6 @@ class Page:
     """The sections that the page of a run and that of a profile share. One that has nothing to show is None.
 
     Args:
-        document: that the page is of.
-        rounds: the profiles in it.
         measured: (when, path, configuration) of what was timed.
     """
 

@@ -28,7 +28,6 @@ class Lanes:
     """One round as a graph.
 
     Args:
-        path: pointer of the round.
         fresh: strategies of its plan that the round before did not have; they are pinned to the stages they act on.
 
     Attributes:
