@@ -34,8 +34,7 @@ def tell_epoch(loader: Loader, epoch: int) -> None:
 def epoch_order(loader: Loader, most: int) -> EpochOrder | None:
     """The order of the first two epochs by the sampler alone: no sample is read, and the loader is of no use then.
 
-    Args:
-        most: samples of an epoch; None is returned for more, and where the order is not that of single samples.
+    None of an epoch of more than ``most`` samples, and where the order is not that of single samples.
     """
     inner = loader.loader
     batches: Any = inner.batch_sampler

@@ -28,12 +28,6 @@ BETWEEN = frozenset({"data", "copy", "evaluate"})
 
 _AHEAD = 4
 """Steps that the host may be ahead of the device: enough that it never waits, few enough to wait for."""
-_FOLD_EVERY = 256
-"""Steps between readings of the events that the device has passed, so that a run of days does not keep them all."""
-_FOLLOWING = 2
-"""CUDA graphs of what was compiled are warmed up and recorded in the steps after."""
-_SLOW = 2.0
-"""A step that was not so many times a usual one has paid for nothing."""
 
 
 @dataclass
@@ -46,11 +40,7 @@ class Lap:
 
 
 def with_epochs(stages: dict[str, float], opening: float) -> dict[str, float]:
-    """Seconds by stage, with epochs' starts as a stage of their own.
-
-    Args:
-        opening: seconds of waiting for the first batch of an epoch.
-    """
+    """Seconds by stage, with epochs' starts, which took ``opening`` seconds of the wait for data, as a stage."""
     opening = min(opening, stages.get("data", 0.0))
     return {**stages, "data": stages["data"] - opening, "epoch": opening} if opening > 0 else stages
 
@@ -175,7 +165,8 @@ class EventClock(StageClock):
         self._events.append(("step" if self.fine else "coarse", event))
         self._boundaries.append(event)
         self._next_step()
-        if len(self._boundaries) > _FOLD_EVERY + _AHEAD:  # reads and forgets all but the latest
+        # a run of days does not keep all of them
+        if len(self._boundaries) > 256 + _AHEAD:  # reads and forgets all but the latest
             last = self._boundaries[-1 - _AHEAD]
             last.synchronize()
             upto = next(index for index, (_, event) in enumerate(self._events) if event is last) + 1
@@ -266,14 +257,12 @@ def deferred_cost_for(device: torch.device, compiles: bool) -> DeferredCost:
 
 
 def settled(times: Sequence[float], paid: Sequence[int]) -> list[float]:
-    """Step times without what some steps paid once: a step that did takes as long as a usual one.
-
-    Args:
-        paid: indices of steps that compiled or searched.
-    """
+    """Step times without what these steps, which compiled or searched, paid once: they take as long as a usual one."""
     others = [seconds for step, seconds in enumerate(times) if step not in set(paid)]
     if not others:  # too short a lap to know a usual step
         return list(times)
     usual = median(others)
-    after = {step + more for step in paid for more in range(_FOLLOWING + 1)}
-    return [usual if step in after and x > _SLOW * usual else x for step, x in enumerate(times)]
+    # CUDA graphs of what was compiled are warmed up and recorded in the two steps after
+    after = {step + more for step in paid for more in range(3)}
+    # a step that was not twice as long as a usual one has paid for nothing
+    return [usual if step in after and x > 2.0 * usual else x for step, x in enumerate(times)]

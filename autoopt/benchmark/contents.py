@@ -195,12 +195,9 @@ def sizes_of(loader: DataLoader[Any]) -> Callable[[int], int] | None:
 
 
 def padding_share(batches: Iterable[Any]) -> float | None:
-    """Share of padding in the sequences of some batches.
+    """Share of padding in the sequences of some batches; None where they hold neither masks nor rows of ids.
 
     An attention mask reports it; without one, what rows of ids end with: runs of the number that most rows end with.
-
-    Returns:
-        Between 0 and 1; None where the batches hold neither masks nor rows of ids.
     """
     padded = whole = 0
     for batch in batches:

@@ -64,8 +64,7 @@ class CpuTimes:
 def cpu_times(*, with_children: bool) -> CpuTimes:
     """Counters now; differences between two of them mean something.
 
-    Args:
-        with_children: live descendants are this process's own, as children that ended are in any case.
+    ``with_children``: live descendants are this process's own, as children that ended are in any case.
     """
     faults, ended = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, os.times()
     own = time.process_time() + ended.children_user + ended.children_system

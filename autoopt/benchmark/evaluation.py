@@ -76,11 +76,7 @@ class Evaluation:
         return self.batches.samples
 
     def within(self, model: nn.Module, seconds: float) -> dict[str, float] | None:
-        """The metrics; None where the evaluation takes longer than so many seconds.
-
-        Raises:
-            WorkloadError: as an evaluation.
-        """
+        """The metrics; None where the evaluation takes longer than so many seconds. Raises what it raises."""
         self.batches.until, self.batches.stopped = perf_counter() + seconds, False
         try:
             metrics = self(model)

@@ -37,8 +37,7 @@ _HANDFUL, _PATIENCE = 4, 2.0
 class Samples:
     """Reads a batch of the user's size from the front of the dataset.
 
-    Attributes:
-        batch: collated as the user's loader does; None where it cannot be read next to the training.
+    ``batch``: collated as the user's loader does; None where it cannot be read next to the training.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -124,11 +123,7 @@ def size_of(sample: Any) -> int:
 
 
 def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
-    """The facts of an assembled workload. Reads a few samples; training is not disturbed.
-
-    Args:
-        training: assembled under any setup; the facts are those of the user's own way.
-    """
+    """The facts of a workload as its user has it. Reads a few samples; training is not disturbed."""
     workload = training.workload
     samples = Samples(workload)
     batch = tuple(_tensor_facts(path, tensor, samples.scale) for path, tensor in tensors(samples.batch))

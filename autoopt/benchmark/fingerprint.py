@@ -32,21 +32,13 @@ Array = NDArray[np.float32]
 MOST_COORDINATES, LEAST_PER_TENSOR = 16384, 16
 """Sampled coordinates of all parameters together, and of a small one: a squared length is then known to 1 %."""
 
-_WHOLE, _STRIDED = 1 << 16, 1 << 14
-"""Elements up to which a tensor is read whole, and of a larger one: no step waits for a digest."""
-_LONGEST_ROW = 1024
-"""Elements of a sample's row that are hashed: evenly spaced ones of a longer row, fewer than twice so many."""
 _APART = object()
 
 
 def digest(batch: Any, *, whole_numbers: bool = False) -> str:
     """A digest of what a batch holds, but for padding: small tensors (labels) whole, of others evenly spaced elements.
 
-    Args:
-        whole_numbers: of whole numbers and texts alone.
-
-    Returns:
-        Empty where there is nothing that can be hashed.
+    ``whole_numbers``: of whole numbers and texts alone. Empty where there is nothing that can be hashed.
     """
     return _hash(leaves(batch), whole_numbers)
 
@@ -118,7 +110,8 @@ def _rows_of(leaf: Any, count: int | None, most: int, width: int | None = None) 
     if not count or not _dense(leaf) or not leaf.dim() or len(leaf) != count or leaf.is_meta:
         return None
     rows = leaf[:most].detach().resolve_conj().resolve_neg().reshape(min(count, most), -1)
-    rows = rows[:, :: max(rows.shape[1] // _LONGEST_ROW, 1)].contiguous().cpu()
+    # evenly spaced elements of a longer row, fewer than twice so many
+    rows = rows[:, :: max(rows.shape[1] // 1024, 1)].contiguous().cpu()
     ended = leaf.dim() == 2 and not leaf.is_floating_point() and not leaf.is_complex() and leaf.shape[1] > 1
     if ended and width is not None:
         rows, ended = rows[:, :width].contiguous(), False
@@ -210,7 +203,7 @@ def _bytes_of_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def _thinned(flat: Any, size: int) -> Any:
-    return flat[:: size // _STRIDED] if size > _WHOLE else flat
+    return flat[:: size >> 14] if size > 1 << 16 else flat  # no step waits for a digest
 
 
 def _dense(tensor: torch.Tensor) -> bool:
@@ -324,8 +317,7 @@ class Coordinates:
 class Buffers:
     """Values of a model's buffers (running statistics), evenly spaced in those that are large.
 
-    Attributes:
-        names: the buffer of each value, without the prefix of a compiled module.
+    ``names``: the buffer of each value, without the prefix of a compiled module.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -29,8 +29,6 @@ _KNOWN = {
     "leave_out",
     "save_in_background",
 }
-_FP32 = {"highest": "ieee", "high": "tf32", "medium": "tf32"}
-"""The same precisions in torch's newer words (``torch.backends.cuda.matmul.fp32_precision``)."""
 
 
 def keep_freed_memory() -> bool:
@@ -99,5 +97,5 @@ def matmul_precision(precision: str | None) -> Iterator[None]:
             places: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
             for place in places:
                 stack.callback(setattr, place, "fp32_precision", place.fp32_precision)
-                place.fp32_precision = _FP32[precision]
+                place.fp32_precision = "ieee" if precision == "highest" else "tf32"  # the newer words for the same
         yield

@@ -12,9 +12,6 @@ from autoopt.benchmark.fingerprint import Coordinates
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records.messages import Moved
 
-MOST_BYTES = 4 * 2**30
-"""A larger model's weights are not kept: writing them would take longer than what is learnt there."""
-
 APART = 0.1
 """Share of the training from its start and its end, from which on weights between are others than at those."""
 
@@ -25,7 +22,8 @@ class KeptWeights:
     def __init__(self, training: LiveTraining, directory: str) -> None:
         self._training, self._directory = training, Path(directory)
         size = sum(value.numel() * value.element_size() for value in training.model.state_dict().values())
-        self._wanted = size <= MOST_BYTES and training.setup.distributed.fully_sharded is None
+        # writing a larger model's weights would take longer than what is learnt there
+        self._wanted = size <= 4 * 2**30 and training.setup.distributed.fully_sharded is None
         self._steps: list[int] = []
         if self._wanted:
             self._directory.mkdir(parents=True, exist_ok=True)

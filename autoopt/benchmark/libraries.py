@@ -14,7 +14,7 @@ TORCH = tuple(
     str(Path(place).resolve()) + os.sep
     for place in getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
 )
-_NAMED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_NAMED = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
 _LIBRARIES = tuple(
     os.path.abspath(folder) + os.sep
     for named in {*_NAMED, *site.getsitepackages(), site.getusersitepackages()}

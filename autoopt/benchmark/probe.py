@@ -45,26 +45,12 @@ BEFORE_END, WINDOW = 4, 12
 """Steps that are trained before the end of an epoch, and in all: a momentum has grown by then, and rounding has not."""
 LAST = 8
 """Steps before the end of a training whose weights are written down."""
-MIDDLES = (8, 32)
-"""Steps whose weights may turn out to lie in the middle of a probe's own."""
 ZERO_STEPS, UPDATE_STEPS, LARGE_STEPS = 2, 12, 2
 """Updates from a zero gradient, which show the decay of weights, from drawn ones, and from large ones, which show
 whether gradients are clipped."""
-LARGE_NORM = 1e3
-"""Length of a large gradient: more than any training clips at."""
 
-_SYNTHETIC = 1e-2
-"""Size of gradients that are made up for an optimizer: those of most trainings, before they are clipped."""
-_ROLLED = 16
-"""Steps between digests that are written down: the step at which two trainings part is known to so many."""
 MOST_READ = 4096
 """Batches that are read for their contents alone, at most; of a script trained on for them."""
-_HELD_BYTES = 2**28
-"""Batches that gradients are taken of are held in memory up to here."""
-_AHEAD_SECONDS, _AHEAD = 1.0, 64
-"""For stepping the scheduler alone, and the places at which its rate is written down."""
-_MOST_ORDERED = 2_000_000
-"""Samples of an epoch whose order is read by the sampler alone."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +170,12 @@ class Recorder:
             optimizer.state.clear()
         before, found = self.coordinates.weights(), []
         scale = training.scaler.get_scale() if training.scaler is not None else 1.0
-        large = LARGE_NORM / max(sum(self.coordinates.sizes), 1) ** 0.5
+        # longer than any training clips at
+        large = 1e3 / max(sum(self.coordinates.sizes), 1) ** 0.5
         for number in range(ZERO_STEPS + UPDATE_STEPS + LARGE_STEPS):
             seed = None if number < ZERO_STEPS else number
-            size = _SYNTHETIC if number < ZERO_STEPS + UPDATE_STEPS else large
+            # as large as gradients of most trainings are before they are clipped
+            size = 1e-2 if number < ZERO_STEPS + UPDATE_STEPS else large
             self.coordinates.set_synthetic_gradients(seed, size * scale)
             if training.scaler is not None:
                 training.scaler.scale(torch.ones((), device=training.device.torch))
@@ -285,8 +273,8 @@ class BatchRecorder(Recorder):
             "unseen": self.unhashed or ("" if all(self.digests) else "batches"),
             "trained": self._trained,
             "own_metric": self._own_metric,
-            "rates_ahead": training.schedule.ahead(training.lengths.total, _AHEAD, _AHEAD_SECONDS),
-            "order": epoch_order(training.loader, _MOST_ORDERED) if training.group.size == 1 else None,
+            "rates_ahead": training.schedule.ahead(training.lengths.total, places=64, seconds=1.0),
+            "order": epoch_order(training.loader, most=2_000_000) if training.group.size == 1 else None,
         }
 
     def _over(self, began: float, seconds: float) -> bool:
@@ -310,7 +298,8 @@ class BatchRecorder(Recorder):
                 self.skipped.append(len(self.losses))
             self.losses.append(loss if np.isfinite(loss) else None)
             self.record()
-            if kept is not None and len(self.losses) in MIDDLES:
+            # these may turn out to lie in the middle of a probe's own steps
+            if kept is not None and len(self.losses) in (8, 32):
                 kept.evaluated(len(self.losses))
         self._trained, self._step_seconds = len(self.losses), (perf_counter() - began) / max(len(self.losses), 1)
 
@@ -323,7 +312,7 @@ class BatchRecorder(Recorder):
             pairs = zip(group, weights, strict=True)
             whole = [whole_of(batch, weight, self.training.group) for batch, (weight, _) in pairs]
         self._read(whole)
-        room = len(self._held) < DRAWN or self._held_bytes < _HELD_BYTES
+        room = len(self._held) < DRAWN or self._held_bytes < 2**28
         if hold and room and len(self._held) < self._batches:
             self._held.append(whole)
             self._held_bytes += sum(t.numel() * t.element_size() for batch in whole for _, t in tensors(batch))
@@ -390,7 +379,8 @@ class BatchRecorder(Recorder):
     def _read(self, group: list[Any]) -> None:
         self.unhashed = self.unhashed or next((found for batch in group if (found := unhashed(batch))), "")
         self._roll, self._count = f"{mix(self._roll, step_digest(group)):016x}", self._count + 1
-        if self._count % _ROLLED == 0:  # counted from the first step: how many of them were trained may differ
+        # the step at which two trainings part is known to so many
+        if self._count % 16 == 0:  # counted from the first step: how many of them were trained may differ
             self._rolled.append(self._roll)
         self.note_samples(group, max(self.training.batch_iterator.epoch, 0))
 

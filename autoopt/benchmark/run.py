@@ -17,8 +17,6 @@ from autoopt.workload import Target
 
 _NO_HOPE = 20
 """After so many losses in a row that are not finite a run is given up."""
-_LOOKS = 8
-"""At the parameters of a run without evaluations."""
 
 
 class RunUnderWay:
@@ -73,11 +71,9 @@ class RunUnderWay:
         return self.training.steps
 
     def go_on(self, seconds: float = math.inf, steps: float = math.inf) -> bool:
-        """Trains on to the end of a step or of an evaluation. True when it is over.
+        """Trains on to the end of a step or of an evaluation, for so many more seconds. True when it is over.
 
-        Args:
-            seconds: so many more.
-            steps: to the first evaluation at or after this one; to the step itself where a script evaluates.
+        ``steps``: to the first evaluation at or after this one; to the step itself where a script evaluates.
         """
         until = self.seconds + seconds
         while not self.stopped and self.seconds < until and self.steps < steps:
@@ -126,7 +122,8 @@ class RunUnderWay:
         if self.training.ends_at is None:
             return self.last_step if self._confirmed is not None else self.limit
         evaluates, lengths = self.training.evaluation is not None, self.training.lengths
-        every = lengths.evaluate_every if evaluates else max(int(self.limit) // _LOOKS, 1)
+        # without evaluations the parameters are read eight times
+        every = lengths.evaluate_every if evaluates else max(int(self.limit) // 8, 1)
         also = self.evaluated_at if self.evaluated_at > self.steps else self.limit
         return min(self.limit, also, (self.steps // every + 1) * every)
 
@@ -150,11 +147,9 @@ class RunUnderWay:
         return float(seconds + max(each[1] for each in ranks))
 
     def _note(self, stretch: Stretch, before: float, known: int) -> None:
-        """Values of the metric that a stretch has reported beyond those that are noted; a script reports them as it
-        trains.
+        """Notes further values of the metric that a stretch has reported; a script reports them as it trains.
 
-        Args:
-            before, known: seconds, and values that were reported, before the stretch.
+        ``before``, ``known``: seconds, and values that were reported, before the stretch.
         """
         for step, seconds, value in stretch.metrics[len(self.reported) - known :]:
             self._tell(step, before + seconds, value)

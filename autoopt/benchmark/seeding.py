@@ -81,9 +81,7 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
 def disturb(model: nn.Module, size: float, seed: int, number: int) -> None:
     """Changes the parameters of a model in place, the same in every process with this seed.
 
-    Args:
-        size: standard deviation of a change, over its weight.
-        number: of the model among those of the script.
+    ``size``: standard deviation of a change, over its weight. ``number``: of the model among those of the script.
     """
     generator = torch.Generator().manual_seed(mix(seed, "disturbed", number))
     with torch.no_grad():

@@ -23,21 +23,11 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_MOST_GROUPS = 60
-"""Into which steps are put together, so that looking for cuts takes no time."""
-_PENALTY = 3.0
-"""A cut must save this many typical deviations per group, times the log of the number of groups."""
-_SLOW = 1.5
-"""Steps at the start that take so many times the lasting level are warm-up still."""
 _EQUAL = 0.10
 """Levels that differ by less than this are one level."""
 WAITS = 0.02
 """Share of the seconds that training waits for data, from which on the loader's workers set the cycle. Below it their
 bunches cost less than a block can show."""
-REPEATS = 3
-"""Times that a cycle must have been seen."""
-EXPLAINED = 0.5
-"""Autocorrelation from which on steps repeat: more than half of their variance comes back after so many steps."""
 SURE = 3.0
 """Standard errors of an autocorrelation of independent steps that it must exceed besides: chance repeats few steps."""
 LONGEST = 256
@@ -53,18 +43,15 @@ class Steady:
 
 
 def find_steady(times: Sequence[float], min_groups: int = 4) -> Steady | None:
-    """The steady part at the end of a series of step times.
+    """The steady part at the end of a series of step times, in seconds; None while its end is not steady yet.
 
-    Args:
-        min_groups: groups that the steady part must fill, and it must be a third of the series' groups.
-
-    Returns:
-        None while the end of the series is not steady yet.
+    ``min_groups``: groups that the steady part must fill, and it must be a third of the series' groups.
     """
     x = np.asarray(times, dtype=np.float64)
     if len(x) < 2 * min_groups:
         return None
-    size = max(1, -(-len(x) // _MOST_GROUPS))
+    # few groups, so that searching for cuts takes no time
+    size = max(1, -(-len(x) // 60))
     bounds = list(range(0, len(x), size))
     logs = np.log(np.maximum([np.median(x[at : at + size]) for at in bounds], 1e-9))
     cuts = change_points(logs)
@@ -79,23 +66,20 @@ def find_steady(times: Sequence[float], min_groups: int = 4) -> Steady | None:
         return None
     start = bounds[cuts[first][0]]
     # A group's median hides a few slow steps in it, such as the very first.
-    while start < len(x) - min_groups and x[start] > _SLOW * np.exp(lasting):
+    while start < len(x) - min_groups and x[start] > 1.5 * np.exp(lasting):
         start += 1
     return Steady(start, float(np.mean(x[start:])))
 
 
 def change_points(values: Floats) -> list[tuple[int, int]]:
-    """Cuts a series into segments of constant level.
+    """Cuts a series into segments of constant level, ``(from, to)`` of each, in order.
 
-    Args:
-        values: any series; the cost of a segment is its sum of absolute deviations from its median.
-
-    Returns:
-        ``(from, to)`` of each segment, in order.
+    The cost of a segment is its sum of absolute deviations from its median.
     """
     n = len(values)
     noise = max(float(np.median(np.abs(np.diff(values)))) if n > 1 else 0.0, 0.01)
-    penalty = _PENALTY * noise * max(np.log(n), 1.0)
+    # a cut must save so many typical deviations per group, times the log of the number of groups
+    penalty = 3.0 * noise * max(np.log(n), 1.0)
     cost = [[0.0] * (n + 1) for _ in range(n + 1)]
     for a in range(n):
         for b in range(a + 1, n + 1):
@@ -133,8 +117,7 @@ def excess(times: Sequence[float]) -> float:
 def cycle_of(times: Sequence[float], workers: int, waiting: float) -> int:
     """Steps after which step times repeat; 1 where they do not.
 
-    Args:
-        waiting: share of the steps' seconds that training waits for data.
+    ``waiting``: share of the steps' seconds that training waits for data.
     """
     found = period(times)
     bunch = workers if workers > 1 and waiting >= WAITS else 1
@@ -145,7 +128,8 @@ def cycle_of(times: Sequence[float], workers: int, waiting: float) -> int:
 def period(times: Sequence[float]) -> int:
     """The shortest period of a series of step times, by its autocorrelation; 1 where it has none."""
     x = np.asarray(times, dtype=np.float64)
-    longest = min(len(x) // REPEATS, LONGEST)
+    # a cycle must have been seen three times
+    longest = min(len(x) // 3, LONGEST)
     if longest < 2:
         return 1
     x = x - x.mean()
@@ -157,7 +141,8 @@ def period(times: Sequence[float]) -> int:
     found = np.array([float(x[:-lag] @ x[lag:]) / power * len(x) / (len(x) - lag) for lag in lags])
     best = int(np.argmax(found[1:])) + 1
     drifts = found[0] >= found[best]  # a step is like its neighbor: nothing repeats
-    if drifts or found[best] < max(EXPLAINED, SURE / len(x) ** 0.5):
+    # more than half of the variance comes back after so many steps
+    if drifts or found[best] < max(0.5, SURE / len(x) ** 0.5):
         return 1
     return int(lags[next(index for index in range(1, best + 1) if found[index] >= 0.9 * found[best])])
 
@@ -165,8 +150,7 @@ def period(times: Sequence[float]) -> int:
 def usual_step(times: Sequence[float], cycle: int) -> float:
     """Seconds of a step of the middle cycle: of any other one, too, but for what comes once in many cycles.
 
-    Args:
-        times: seconds of each step; what is no whole cycle at their end is left out, unless there is none.
+    What is no whole cycle at the end of the times is left out, unless there is none.
     """
     cycle = min(cycle, len(times))
     return statistics.median(sum(times[at : at + cycle]) for at in range(0, len(times) - cycle + 1, cycle)) / cycle
@@ -176,9 +160,6 @@ def epoch_start(openings: Sequence[float], loader: Any, usual: float) -> float |
     """Seconds with which a later epoch begins, beyond the usual wait for a batch; None where there are no epochs.
 
     Before a second epoch was seen the first one's start stands for it, unless its workers stay.
-
-    Args:
-        usual: seconds that a step waits for its batch.
     """
     if not openings:
         return None

@@ -7,7 +7,6 @@ number that stands for one. Pure functions on documents; nothing here needs torc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -79,10 +78,6 @@ class Fit:
         """The fitted metric at a step, linear between evaluations, constant beyond them."""
         return float(np.interp(step, self.steps, self.metrics))
 
-    @property
-    def final(self) -> float:
-        return float(self.metrics[-1])
-
 
 def fit(curve: Curve, mode: Mode) -> Fit | None:
     """Fits a curve so that it only gets better; None without a single finite evaluation."""
@@ -118,20 +113,16 @@ def crossing(curve: Curve, target: float, mode: Mode) -> float | None:
     return float(fitted.steps[first - 1] + share * (fitted.steps[first] - fitted.steps[first - 1]))
 
 
-def reachable(curves: Sequence[Curve], mode: Mode, tolerance: float) -> float | None:
+def reachable(curve: Curve, mode: Mode, tolerance: float) -> float | None:
     """A target in place of one that the baseline cannot reach in its time, or that was not given.
 
-    The metric at which the monotone fits of its runs end (the worst of them, so that each of them
-    reached it), less the tolerance.
-
-    Args:
-        tolerance: share of the metric's size.
+    The metric at which the monotone fit of its run ends, less the tolerance, a share of its size.
     """
-    ends = [fitted.final for curve in curves if (fitted := fit(curve, mode)) is not None]
-    if not ends:
+    fitted = fit(curve, mode)
+    if fitted is None:
         return None
-    worst = min(ends) if mode == "max" else max(ends)
-    return worst - tolerance * abs(worst) if mode == "max" else worst + tolerance * abs(worst)
+    end = float(fitted.metrics[-1])
+    return end + tolerance * abs(end) * (-1 if mode == "max" else 1)
 
 
 @dataclass(frozen=True)

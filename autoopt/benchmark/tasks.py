@@ -193,11 +193,7 @@ def monitored_block(live: TrialContext, seconds: float, min_steps: int = 1) -> J
 
 
 def inspect(live: TrialContext, strategies: list[str], seconds: float | None = None) -> JsonDict:
-    """The findings of the named strategies in the live workload, by name.
-
-    Args:
-        seconds: after which nothing more is tried on copies of the model.
-    """
+    """The findings of the named strategies in the live workload, by name; nothing is tried after so many seconds."""
     with live.training.apart(), tried_within(seconds):
         live.inspected.update(inspected(live, strategies))
     return {name: live.inspected[name] for name in strategies}

@@ -18,18 +18,14 @@ from autoopt.errors import EnvironmentLacks
 from autoopt.records import JsonDict
 
 _RENAMED = {"fwdbwd": "forward_backward", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
-_TAG = re.compile(r"<[^>]+>")
 
 
 def write_trace(training: LiveTraining, directory: Path | str, steps: int) -> JsonDict:
-    """Profiles some steps; of several processes each writes its own trace.
+    """Profiles some steps; of several processes each writes its own trace: paths of the ``raw`` and ``readable`` one.
 
     Args:
         directory: of the run's traces; ``tensorboard --logdir DIRECTORY`` shows what is written there.
         steps: profiled, after one to warm the profiler up. Traces grow fast.
-
-    Returns:
-        ``raw`` and ``readable``, the paths of the two.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,5 +99,5 @@ def read_profile(path: Path | str) -> JsonDict:
     return {
         "step_seconds": total or None,
         "shares": {role: value / total for role, value in seconds.items()} if total > 0 else {},
-        "recommendations": [_TAG.sub("", str(text)) for text in data.recommendations],
+        "recommendations": [re.sub("<[^>]+>", "", str(text)) for text in data.recommendations],
     }

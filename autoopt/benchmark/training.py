@@ -72,7 +72,7 @@ class Training:
     """
 
     takes_batches = restarts = True
-    over = False
+    over = evaluates = False  # whoever wants an evaluation asks for it between stretches
     evaluations = 0
     evaluation_seconds: tuple[float, ...] = ()
     switches = PARTS
@@ -113,13 +113,17 @@ class Training:
         workload, setup, device = self.workload, self.setup, self.device.torch
         self.loader = training_loader(workload, setup, self.seed)
         self.shared: SharedBatches | None = share_out(self.loader, self.group)
+        self.warnings: tuple[str, ...] = self.loader.warnings  # doubts about the workload's data
         self.lengths = lengths(workload, setup, self.loader)
+        self.total_steps = self.ends_at = self.lengths.total
+        self.steps_per_epoch, self.evaluate_every = self.lengths.per_epoch, self.lengths.evaluate_every
         self._move = move = mover(device, non_blocking=setup.transfer.non_blocking)
         self.batch_iterator = BatchIterator(
             self.loader, move, self.lengths.accumulation, self.clock, setup.transfer.prefetch, device
         )
         self.loss = transformed_loss(workload.loss, setup.loss, device)
         self.model, self.optimizer = self._model_and_optimizer()
+        self.roots, self.optimizers = [self.model], [self.optimizer]
         scheduler = workload.scheduler
         for transform in setup.scheduler:
             scheduler = transform(scheduler)
@@ -139,20 +143,6 @@ class Training:
         if loader is not None and workload.evaluate is not None:
             metric = workload.target.metric if workload.target is not None else None
             self.evaluation = Evaluation(workload.evaluate, loader, move, metric, self._autocast())
-
-    @property
-    def roots(self) -> list[nn.Module]:
-        return [self.model]
-
-    @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        return [self.optimizer]
-
-    @property
-    def ends_at(self) -> int:
-        return self.lengths.total
-
-    evaluates = False  # whoever wants an evaluation asks for it between stretches
 
     @property
     def openings(self) -> list[float]:
@@ -212,23 +202,6 @@ class Training:
         dtype = self.setup.precision.dtype
         return None if dtype is None else torch.autocast(self.device.torch.type, dtype=getattr(torch, dtype))
 
-    @property
-    def total_steps(self) -> int:
-        return self.lengths.total
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        return self.lengths.per_epoch
-
-    @property
-    def evaluate_every(self) -> int:
-        return self.lengths.evaluate_every
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Doubts about the workload's data."""
-        return self.loader.warnings
-
     def __len__(self) -> int:
         return self.total_steps
 
@@ -242,13 +215,9 @@ class Training:
         return self.batch_iterator.group()
 
     def step(self, batches: list[Any]) -> torch.Tensor:
-        """Trains one optimizer step.
+        """Trains one optimizer step on micro-batches as ``next`` gives them.
 
-        Args:
-            batches: its micro-batches, as ``next`` gives them.
-
-        Returns:
-            The loss, detached, on the device: the mean over the samples of all micro-batches.
+        The loss, detached, on the device: the mean over the samples of all micro-batches.
         """
         return self.advance(batches).detach()
 
@@ -357,7 +326,6 @@ class Training:
     # Microbenchmarks: each stage alone, on held batches; nothing is counted, scheduled or read from the loader.
 
     def to_device(self, batch: Any) -> Any:
-        """A host batch on the device, moved as every step's batch is."""
         return batch if self._move is None else self._move(batch)
 
     def rebatched(self, batch: Any, change: Callable[[Any], Any]) -> Any:
@@ -371,7 +339,6 @@ class Training:
         return step.forward(step.model, batch)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Adds the gradients of a loss to those that are there, scaled where the setup scales."""
         self.plain_step.backward(loss)
 
     def update(self) -> None:
@@ -379,14 +346,7 @@ class Training:
         self.plain_step.update()
 
     def whole_step(self, batches: list[Any]) -> torch.Tensor:
-        """One optimizer step as the setup has wrapped it; weights move, the schedule does not.
-
-        Args:
-            batches: its micro-batches, on the device; the same ones may come again.
-
-        Returns:
-            The loss, maybe with its graph.
-        """
+        """One optimizer step as the setup has wrapped it; weights move, the schedule does not."""
         return self.one_step(batches)
 
     @property

@@ -20,8 +20,6 @@ _LEAST_SECONDS, _LEAST_GROUPS, _LEAST_SLOW, _STEADY_SECONDS, _ALIKE = 0.5, 4, 2,
 """Steady steps fill so many groups; where they are slow, fewer that last for so long and are alike to that factor: what
 a process's first steps pay, lazy imports, pages, kernels that are looked for, is paid within two or three of them or
 within parts of a second."""
-PART_SECONDS = 0.25
-"""Of steps, before each check of whether they are steady."""
 
 
 def ready_batches(training: LiveTraining) -> int:
@@ -105,7 +103,7 @@ def warm_up(live: TrialContext, max_seconds: float, most_steps: int | None = Non
     last_look = 0.0
     while True:
         left = agree(max_seconds - (perf_counter() - began))
-        part = min(max(PART_SECONDS, last_look * 0.2), max(left, 0.0))
+        part = min(max(0.25, last_look * 0.2), max(left, 0.0))  # seconds before each check
         most = None if most_steps is None else max(most_steps - len(times), 1)
         block = run_block(training, lambda _, seconds, part=part: seconds >= part, settle=False, most=most)  # type: ignore[misc]
         times += block.step_seconds

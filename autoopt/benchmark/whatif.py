@@ -21,10 +21,6 @@ from autoopt.benchmark.seeding import kept_buffers
 
 SECONDS = 0.5
 """Of each of the two that are compared."""
-_LEAST, _MOST = 3, 30
-"""Turns: enough for a median, and so many that more say nothing new."""
-_HOPELESS = 3.0
-"""So many times slower, and it is not tried again."""
 
 
 class _Limit:
@@ -133,10 +129,10 @@ def _turns(training: LiveTraining, plain: Callable[[], float], changed: Callable
     if training.device.now() < end:
         plain()  # a slow step has little to set up, and the training itself has run it
     ratios = [1 / plain() * changed()]
-    if ratios[0] > _HOPELESS:
+    if ratios[0] > 3.0:  # hopeless: it is not tried again
         return ratios[0]
-    least = _LEAST if training.device.now() < end + seconds / 2 else 1  # one turn of a slow step shows as much
-    while len(ratios) < least or (len(ratios) < _MOST and training.device.now() < end):
+    least = 3 if training.device.now() < end + seconds / 2 else 1  # one turn of a slow step shows as much
+    while len(ratios) < least or (len(ratios) < 30 and training.device.now() < end):  # more show nothing new
         ratios.append(1 / plain() * changed())
     return statistics.median(ratios)
 

@@ -349,7 +349,7 @@ def _new_target(context: RunContext, state: SearchState, run: TrainingRun) -> No
     if objective.metric is None or parts_to(run, objective) is not None:
         return
     state.untrainable = _out_of_reach(objective, run, context.allocation, state.planned_steps)
-    value = reachable([run.curve], objective.mode, objective.tolerance)
+    value = reachable(run.curve, objective.mode, objective.tolerance)
     state.objective = objective.model_copy(update={"target": value, "target_source": "baseline"})
     if value is None:
         context.warn(

@@ -84,8 +84,7 @@ class Group:
     def agreed(self, enough: Enough, most: int | None = None) -> Enough:
         """When a lap ends: as the first process has it, at the same step in all, at the latest after ``most``.
 
-        Args:
-            most: steps after which ``enough`` says so in any case; all processes give the same.
+        ``most``: steps after which ``enough`` says so in any case; all processes give the same.
         """
         return enough
 

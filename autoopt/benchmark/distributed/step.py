@@ -35,9 +35,7 @@ class SharedStep(TrainingStep):
     """One optimizer step over this process's share of its micro-batches.
 
     The loss that it returns is weighted so that the mean over all processes is that of the whole batch.
-
-    Args:
-        quiet: of a step's micro-batches only the last one's gradients are sent.
+    ``quiet``: of a step's micro-batches only the last one's gradients are sent.
     """
 
     def __init__(
