@@ -18,11 +18,7 @@ EXTRAS = {"onnxruntime": ("onnxruntime", "onnx", "onnxscript"), "torchao": ("tor
 
 
 def candidates(facts: JsonDict, serve: Serve) -> Iterator[tuple[Variant, str]]:
-    """Variants with the reason why each is not applicable (empty: it is), the quickest to try first.
-
-    Args:
-        facts: those of ``autoopt.latency.tasks.describe``.
-    """
+    """Variants, the quickest to try first, with the reason why each is not applicable to these facts (empty: it is)."""
     cpu, layers = facts["device"] == "cpu", "" if facts["linear"] else "the model has no linear layer"
     convolutions = "" if facts["convolutions"] else "the model has no 2-d convolution"
     onnx = _lacking("onnxruntime") or ("" if cpu else "its build for this device is not asked for: CPU only")

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from autoopt.errors import UsageError
 
-_LATENCY = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s)", re.ASCII)
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_SHARE = re.compile(r"(\d{1,6})(?:\s*=\s*(\d+(?:\.\d+)?)\s*%)?", re.ASCII)
 PATTERN = 20
 """Requests after which a distribution of sizes comes round again, which is as finely as it is kept."""
 
@@ -48,10 +45,10 @@ def parse_latency(text: str) -> float:
     Raises:
         UsageError: no unit, no number, or nothing at all.
     """
-    match = _LATENCY.fullmatch(text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s)", text.strip(), re.ASCII)
     if match is None:
         raise UsageError("not a latency with its unit", hint="such as 80ms")
-    seconds = float(match[1]) * _UNITS[match[2]]
+    seconds = float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
     if not 0 < seconds < 3600:
         raise UsageError("must be above 0 and below an hour", hint="such as 80ms")
     return seconds
@@ -66,7 +63,7 @@ def parse_shares(text: str) -> dict[int, float]:
     example = "such as 8, or 1=80%,8=20%"
     found: dict[int, float] = {}
     for part in text.split(","):
-        match = _SHARE.fullmatch(part.strip())
+        match = re.fullmatch(r"(\d{1,6})(?:\s*=\s*(\d+(?:\.\d+)?)\s*%)?", part.strip(), re.ASCII)
         if match is None or int(match[1]) < 1:
             raise UsageError(f"{part.strip()!r} is no number of 1 or more with its share", hint=example)
         if int(match[1]) in found:

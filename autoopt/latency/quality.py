@@ -119,11 +119,7 @@ def drop(baseline: Judged, variant: Judged, mode: Literal["max", "min"]) -> Esti
 
 
 def paired_proportions(lost: int, won: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Tango's score interval of the share lost less the share won.
-
-    Args:
-        lost, won: samples that one side alone has right.
-    """
+    """Tango's score interval of the share lost less the share won, which one side alone has right, of n samples."""
     z, estimate = float(norm.ppf((1 + confidence) / 2)), (lost - won) / n
 
     def score(delta: float) -> float:
