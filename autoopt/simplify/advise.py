@@ -29,12 +29,8 @@ from autoopt.simplify.source import (
 )
 from autoopt.simplify.stage_timings import StageTimings
 
-_SYNCS = (".item", ".cpu", ".tolist", ".numpy")
 _MAKERS = ("tensor", "as_tensor", "zeros", "ones", "full", "eye", "arange", "linspace", "rand", "randn", "randint",
            "from_numpy", "empty")  # fmt: skip
-_CREATED = {f"torch.{name}" for name in _MAKERS}
-_LOOPED = 16
-"""Operators of one line: fewer gain little where they are one."""
 
 
 def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice]:
@@ -46,7 +42,7 @@ def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
     calls: dict[Line, ast.Call] = {}
     for function, line, name, call in _calls(functions):
         prints = name == "print" and any(not isinstance(argument, ast.Constant) for argument in call.args)
-        if name.endswith(_SYNCS) or prints:
+        if name.endswith((".item", ".cpu", ".tolist", ".numpy")) or prints:
             calls[line] = call
             found.setdefault(line, f"{name.lstrip('.')}() stands in {function.name}")
     return [
@@ -84,8 +80,9 @@ def creation_advice(functions: Iterable[Function], seen: WatchedStep, waits: boo
     found = []
     for function, line, name, call in _calls(functions):
         share = seen.share(seen.seconds.get(line, 0.0))
-        made = name in _CREATED and not any(keyword.arg == "device" for keyword in call.keywords)
-        if made and (waits or (share or 0.0) >= LEAST_SHARE):
+        module, _, made = name.partition(".")
+        on_host = not any(keyword.arg == "device" for keyword in call.keywords)
+        if module == "torch" and made in _MAKERS and on_host and (waits or (share or 0.0) >= LEAST_SHARE):
             edit = f'self.register_buffer("...", {ast.unparse(call)}, persistent=False)'
             evidence = f"{name}() without device= stands in {function.name}"
             suggestion = f"make it once, in __init__: {edit}; or give device= so that it is made in place"
@@ -128,7 +125,8 @@ def loop_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
     found = []
     for (file, number), count in seen.operators.most_common():
         share = seen.share(seen.seconds[file, number])
-        if count >= _LOOPED and (share or 0.0) >= LEAST_SHARE and _over_tensors(functions, file, number):
+        # fewer operators gain little where they are one
+        if count >= 16 and (share or 0.0) >= LEAST_SHARE and _over_tensors(functions, file, number):
             evidence = f"{count} operators in a step come from this line, which stands in a loop"
             edit = "write it as one operation on the whole tensor (broadcasting, einsum, gather, torch.vmap)"
             found.append(_advice("A Python loop over tensors", evidence, (file, number), edit, share))

@@ -23,15 +23,12 @@ from autoopt.benchmark.seeding import kept_modes
 from autoopt.benchmark.switching import KeptState
 from autoopt.records import JsonDict
 
-HUNG = 120.0
-"""Seconds that reading a batch may take before it counts as hung."""
-
 
 class ChildFailed(Exception):  # noqa: N818
     """The forked measurement raised, died or took too long; the message says which."""
 
 
-def in_child(measure: Callable[[], JsonDict], timeout: float = HUNG) -> JsonDict:
+def in_child(measure: Callable[[], JsonDict], timeout: float = 120.0) -> JsonDict:
     """Runs ``measure`` in a forked child with one compute thread and hands back its document.
 
     Raises:

@@ -6,10 +6,6 @@ from autoopt.records import Deeper, Operator, Peaks, Simulation, Stage
 from autoopt.simplify.pipeline import INTERRUPTIONS, LINK, Pipeline
 from autoopt.simplify.stage_timings import StageTimings, scaled
 
-USEFUL_CONCURRENCY = 32
-"""Requests at once that a storage answers in the time of one, about."""
-_OWN = ("preparation", "storage")
-"""Ceilings that follow from the workload's own seconds, and from no peak."""
 _CLASS = {
     "storage": "storage",
     "preparation": "preparation",
@@ -22,14 +18,6 @@ _CLASS = {
     "checkpoint": "interruption",
     "epoch": "interruption",
 }
-WITHIN_REACH = 1.25
-"""A step this near its ceiling has no bottleneck: peaks are the best of many calls, no step is made of such alone."""
-_LEAST_EXPLAINED = 0.1
-"""Share of the measured step that the graph's own must make for one of its stages to be called the bottleneck."""
-_FULL_MEMORY = 0.95
-"""From here on the allocator gives memory back and asks for it again."""
-_DISPATCHES = 6
-"""Launches in the time of an operator, forward and backward, below which issuing them sets the speed."""
 
 
 def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
@@ -48,7 +36,8 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     if inputs.sample:
         cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds
         found["preparation"] = cpu * samples / timings.cores
-        found["storage"] = (inputs.sample.wait_seconds or 0.0) * samples / USEFUL_CONCURRENCY
+        # a storage answers so many requests at once in the time of one, about
+        found["storage"] = (inputs.sample.wait_seconds or 0.0) * samples / 32
     if host:
         found["collate"] = batches / host / timings.cores
         found["pin"] = batches / host
@@ -72,7 +61,7 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     # where the machine is faster now than it was when its peaks were measured, these are none
     now, then = timings.reference, peaks.pace_seconds
     faster = min(1.0, now / then) if now and then else 1.0
-    return {name: seconds * (1.0 if name in _OWN else faster) for name, seconds in found.items()}
+    return {name: seconds * (1.0 if name in ("preparation", "storage") else faster) for name, seconds in found.items()}
 
 
 def ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> float | None:
@@ -129,9 +118,10 @@ def bottleneck(pipeline: Pipeline, ceiling: float | None) -> str | None:
     """
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)
     step = pipeline.simulate() + interruptions
-    if not pipeline.stages or (ceiling and step <= ceiling * WITHIN_REACH):
+    # peaks are the best of many calls, and no step is made of such alone
+    if not pipeline.stages or (ceiling and step <= ceiling * 1.25):
         return None
-    if step < _LEAST_EXPLAINED * pipeline.round.step_seconds:
+    if step < 0.1 * pipeline.round.step_seconds:
         return None
     savings = {stage.name: pipeline.saving(stage.name) for stage in pipeline.stages}
     best = max(savings, key=lambda name: savings[name])
@@ -155,7 +145,8 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
             return "launch overhead"
     if name in _CLASS:
         return _CLASS[name]
-    if known.memory_used and known.memory_used > _FULL_MEMORY:
+    # from there on the allocator gives memory back and asks for it again
+    if known.memory_used and known.memory_used > 0.95:
         return "memory capacity"
     if _launch_bound(pipeline, known, peaks):
         return "launch overhead"
@@ -179,7 +170,8 @@ def _launch_bound(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:
     host = pipeline.stage("host")
     if known.device != "cpu" and host is not None and host.seconds:
         return host.seconds >= both
-    return both / launches < _DISPATCHES * peaks.launch_seconds
+    # with more launches in that time, issuing them sets the speed
+    return both / launches < 6 * peaks.launch_seconds
 
 
 def deeper_chain(pipeline: Pipeline, name: str | None, timings: StageTimings, peaks: Peaks) -> tuple[Deeper, ...]:

@@ -43,18 +43,8 @@ FEWEST_TURNS = 20
 """Turns below which a mean says nothing; what is so long that fewer fit the time_limit warms its own caches."""
 HIGHEST_RATIO = 10.0
 """A ratio beyond that is a disturbance."""
-_SHORTEST_SLEEP = 5e-5
-"""Seconds below which the kernel's timer is later than it sleeps."""
 _ROUNDS = 4
 """Of all combinations: enough for a median."""
-_DECISIVE = 3
-"""Combinations that are measured however long a step takes."""
-_WINDOW, _LONGEST, _COUNTED = 0.05, 0.15, 10
-"""Seconds of a window, the shortest and the longest; in between it holds so many samples."""
-_FEWEST_STEPS, _MOST_STEPS = 4, 200
-"""Steps of a combination that is run, once its queue has settled."""
-_SEQUENCE = 64
-"""Micro-batches whose indices are drawn beforehand; they are read again and again."""
 _PAIRS = 6
 """Blocks of running steps with each number of threads, at most."""
 
@@ -107,11 +97,10 @@ def cold_batches(training: LiveTraining, batches: list[Any], time_limit: float) 
 def pause_like(wait: float, work: float, samples: int) -> Callable[[], None]:
     """A pause that waits and then keeps a core at plain work, sample by sample, as preparing a batch does.
 
-    Args:
-        wait: seconds of each sample without a core.
-        work: seconds of each sample on one.
+    ``wait``, ``work``: seconds of each sample without a core and on one.
     """
-    waits = wait > _SHORTEST_SLEEP
+    # the kernel's timer is later than a shorter sleep
+    waits = wait > 5e-5
 
     def pause() -> None:
         made: list[int] = []
@@ -161,7 +150,7 @@ def measure_contention(
     """
     cores, threads = usable_cores(), torch.get_num_threads()
     wanted = combinations(cores, threads) if training.device.kind == "cpu" else [(0, cores)]
-    window = max(time_limit / (_ROUNDS * 3 * len(wanted)), _WINDOW, min(_COUNTED * sample_seconds, _LONGEST))
+    window = max(time_limit / (_ROUNDS * 3 * len(wanted)), 0.05, min(10 * sample_seconds, 0.15))
     work = _preparing(training.loader.loader)
     workers = [ForkedWorker(work) for _ in range(max(count for _, count in wanted))]
     prepared: dict[tuple[int, int], list[float]] = defaultdict(list)
@@ -188,7 +177,8 @@ def measure_contention(
             if number and time.perf_counter() - start > time_limit:
                 break
             for count, other in wanted[:: -1 if number % 2 else 1]:
-                if len(prepared) >= _DECISIVE and time.perf_counter() - start > 2 * time_limit:
+                # the first ones are measured however long a step takes
+                if len(prepared) >= 3 and time.perf_counter() - start > 2 * time_limit:
                     break
                 # alone and together alternately: a core's speed shifts within tenths of a second, and their ratio not
                 alone, _ = rate_during(workers[:1], idle)
@@ -305,7 +295,8 @@ def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = Fal
     fetch = Fetch(loader)
     if training.device.kind != "cpu" or fetch.iterable or loader.batch_sampler is None:
         return ()
-    indices = in_child(lambda: {"all": [fetch.indices() for _ in range(_SEQUENCE)]})["all"]
+    # micro-batches whose indices are drawn beforehand, and read again and again
+    indices = in_child(lambda: {"all": [fetch.indices() for _ in range(64)]})["all"]
     threads = torch.get_num_threads()
     wanted = [
         pair for pair in fed_combinations(usable_cores(), threads, waits) if pair != (loader.num_workers, threads)
@@ -400,7 +391,7 @@ def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: in
     reference = ReferenceSpeed(fresh=0.0)
     first, start = reference.now(), time.perf_counter()
     walls: list[float] = []
-    while len(walls) < _FEWEST_STEPS or (len(walls) < _MOST_STEPS and time.perf_counter() - start < time_limit):
+    while len(walls) < 4 or (len(walls) < 200 and time.perf_counter() - start < time_limit):
         mark = time.perf_counter()
         steps(workers)  # batches come in bunches, one of each worker
         walls.append((time.perf_counter() - mark) / workers)

@@ -265,11 +265,7 @@ def watched_calls() -> Iterator[Found]:
 
 
 def forced_advice(name: str, line: Line, count: float, seconds: float, step: float) -> Advice | None:
-    """Advice on a call that is made in every step; None where it takes next to nothing of one.
-
-    Args:
-        count, seconds: in a step.
-    """
+    """Advice on a call that is made so often, for so long, in each step; None where it takes next to nothing."""
     share = min(1.0, seconds / step) if step > 0 else 0.0
     if share < LEAST_SHARE:
         return None
@@ -279,11 +275,7 @@ def forced_advice(name: str, line: Line, count: float, seconds: float, step: flo
 
 
 def advice_of_calls(found: Found, step: float, batches: int = 1) -> list[Advice]:
-    """Advice on the calls that were seen in one step.
-
-    Args:
-        batches: micro-batches of a step for each of what was watched.
-    """
+    """Advice on the calls that were seen in one step, of so many micro-batches for each of what was watched."""
     calls = (
         forced_advice(name, line, len(times) * batches, sum(times) * batches, step)
         for (name, line), times in sorted(found.items())

@@ -23,8 +23,6 @@ from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing, s
 
 FRESH = 0.05
 """Seconds for which a reading stands; levels hold for several times as long."""
-BESIDE_WORKERS = 0.25
-"""Seconds between readings where workers go on in the meantime: the time that reading takes is not theirs."""
 SETTLED = 2.5e-3
 """Seconds of plain work after which a core's clock has forgotten the wide vector units, which lower it."""
 SAMPLES, TENSORS = 0.7, 0.4
@@ -33,8 +31,6 @@ third, small ones by two thirds."""
 _TOLD = 0.25
 """Relative difference of two readings from which on repeats tell their sensitivity about as well as the usual does:
 with fewer than that between them a fit said 0 of plain Python."""
-_ENOUGH = 8
-"""Repeats below which they tell nothing."""
 
 
 def reference_seconds() -> float:
@@ -75,14 +71,11 @@ class ReferenceSpeed:
 def sensitivity(seconds: Sequence[float], readings: Sequence[float], usual: float) -> float:
     """How far repeats follow the reference: relative change of seconds over relative change of it, at their medians.
 
-    Args:
-        usual: what is said where they tell nothing.
-
     The median of the repeats in the fastest quarter next to that of the slowest, so that a burst, or a reading that
     fell on a change, has no say. Where all saw one speed they tell nothing, and the usual stands.
     """
     middle, typical = statistics.median(seconds), statistics.median(readings)
-    if len(seconds) < _ENOUGH or middle <= 0:
+    if len(seconds) < 8 or middle <= 0:  # too few
         return usual
     ordered = sorted(zip(readings, seconds, strict=True))
     quarter = len(ordered) // 4
@@ -160,13 +153,13 @@ def running_block(
 ) -> tuple[Block, float | None]:
     """A block of steps and the mean reference between them, whose seconds are not the block's.
 
-    Returns:
-        The reference is None on a device and for compiled steps.
+    No reference is read on a device and for compiled steps.
     """
     if training.device.kind != "cpu" or training.setup.compile is not None:
         plain = run_block(training, lambda n, s: n >= min_steps and s >= seconds, ramp_seconds=ramp_seconds)
         return plain, None
-    reference = ReferenceSpeed(fresh=BESIDE_WORKERS if training.loader.loader.num_workers else FRESH)
+    # where workers go on in the meantime, the time that reading takes is not theirs
+    reference = ReferenceSpeed(fresh=0.25 if training.loader.loader.num_workers else FRESH)
     readings = [reference.now()]
     spent: list[float] = []
     total = 0.0

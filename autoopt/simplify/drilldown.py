@@ -30,8 +30,6 @@ from autoopt.simplify.microbenchmarks import MOST, repeat, summary
 from autoopt.simplify.source import WORTH, Kind, parts_of, profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 
-_STATS = Path("/proc/thread-self/schedstat")
-
 
 def open_dataset(
     fetch: Fetch, cpu: float, wait: float, time_limit: float
@@ -367,6 +365,6 @@ def _trimmed(values: list[float]) -> float:
 def _run_delay() -> float:
     """Seconds that this thread was ready and got no core; 0 where the system does not tell."""
     try:
-        return float(_STATS.read_text().split()[1]) / 1e9
+        return float(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0

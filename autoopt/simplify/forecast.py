@@ -11,8 +11,6 @@ SHARED = (*INPUT, *LINK, "forward", "backward")
 """Stages of which each process has its share of the batch."""
 HIDDEN = 0.05
 """Of the seconds of messages: where no more is exposed all of them are hidden, and more might be."""
-FARTHEST = 8
-"""Processes up to which is reported, or twice as many as were measured: beyond that a machine has another link."""
 
 
 def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int | None) -> tuple[ScalingForecast, ...]:
@@ -40,8 +38,7 @@ def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int
     def step(processes: int, hidden: float) -> float:
         """Seconds of a step in so many processes, whose samples' preparation has the machine's cores.
 
-        Args:
-            hidden: seconds of messages that the backward pass hid when they were measured.
+        ``hidden``: seconds of messages that the backward pass hid when they were measured.
         """
         seconds = {name: stages[name].seconds * share(processes) for name in SHARED if name in stages}
         seconds["communication"] = sent.hidden + max(0.0, sending(sent, processes) - hidden * share(processes))
@@ -51,7 +48,8 @@ def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int
 
     off = abs(round_.simulation_error) if round_.simulation_error is not None else ONE_DRAW
     alone, told, count = step(1, sent.hidden), list[ScalingForecast](), 2
-    while count <= max(FARTHEST, 2 * sent.processes):
+    # beyond that a machine has another link
+    while count <= max(8, 2 * sent.processes):
         seconds, grown = step(count, sent.hidden), count if own_batch else 1
         ratio, most = alone / seconds * grown, alone / step(count, most_hidden) * grown
         told.append(

@@ -20,11 +20,6 @@ from autoopt.simplify.contention import cache_effects_of, measure_contention, me
 from autoopt.simplify.drilldown import measure_inputs, open_compute, open_evaluation
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 
-_NEGLIGIBLE = 0.02
-"""Of a step: samples that take less gain nothing from workers, however cores are shared."""
-_WORKERS_PAY = 0.1
-"""Of a step: samples that take more may well be worth workers, so that some are tried."""
-
 _GRACE = 2.5
 """Seconds over the limit in which a measurement may still begin: the first few turns of a slow step."""
 
@@ -71,11 +66,7 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
 def _compute(
     training: LiveTraining, host_batches: list[Any], inputs: InputTimings, limit: float, notes: list[str]
 ) -> JsonDict:
-    """The compute side, and what it shares with the input; one that fails leaves a note, not the rest without figures.
-
-    Args:
-        limit: seconds for all of it; each measurement has its share.
-    """
+    """The compute side, and what it shares with the input; what fails leaves a note, not the rest without figures."""
     deadline = time.perf_counter() + 1.5 * limit + _GRACE
     batches = [training.to_device(batch) for batch in host_batches]
     values: JsonDict = {}
@@ -102,14 +93,15 @@ def _compute(
         samples = sample * (training.loader.loader.batch_size or 1) / shares
         collate = inputs.collate.seconds if inputs.collate else 0.0
         seconds = (samples + collate) * training.lengths.accumulation  # of one core, for a step's batches
-        if seconds > _NEGLIGIBLE * step:
+        # samples that take less gain nothing from workers, however cores are shared
+        if seconds > 0.02 * step:
             if on_cpu and eager and not training.loader.loader.num_workers:
                 attempt("cache effects", lambda: cache_effects_of(training, batches, inputs, step, limit * 0.2))
             attempt(
                 "contention for the cores",
                 lambda: {"contention": measure_contention(training, batches, limit * 0.25, sample)},
             )
-            if on_cpu and eager and seconds > _WORKERS_PAY * step:
+            if on_cpu and eager and seconds > 0.1 * step:
                 waits = inputs.sample is not None and (inputs.sample.wait_seconds or 0.0) > 0.5 * sample
                 attempt("steps fed by workers", lambda: {"overlaps": measure_overlap(training, limit * 0.4, waits)})
         attempt("twice the batch", lambda: _doubled(training, batches[0], limit * 0.1))

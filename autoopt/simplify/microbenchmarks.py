@@ -47,12 +47,6 @@ _MEMORY = frozenset(
 )
 _LIBRARY = tuple("rnn lstm gru fft linalg ctc_loss grid_sampler embedding_bag sort topk unique".split())  # noqa: SIM905
 """Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands next to it."""
-_STEPS, _WINDOW = 3, 0.5
-"""Steps that are profiled; no further one is begun after so many seconds."""
-_EVALUATED, _ISSUED = 3, 5
-"""Batches of an evaluation, and steps whose issuing is timed."""
-_TURN = 0.03
-"""Seconds of steps with one number of threads before it is the other's turn."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +241,7 @@ def profiled_seconds(run: Callable[[], Any], names: set[str], cuda: bool) -> dic
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     steps, began = 0, time.perf_counter()
     with profile(activities=activities) as profiler:
-        while steps < _STEPS and (steps == 0 or time.perf_counter() - began < _WINDOW):
+        while steps < 3 and (steps == 0 or time.perf_counter() - began < 0.5):
             run()
             steps += 1
         if cuda:
@@ -327,7 +321,7 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
     found: JsonDict = dict(zip((*stages, *derived), timings, strict=True))
     del found["both"]
     if training.device.kind == "cuda":  # until work is issued to an idle device: Python and launches, without results
-        few: JsonDict = {"least": _ISSUED, "most": _ISSUED}
+        few: JsonDict = {"least": 5, "most": 5}
 
         def idle() -> None:
             cached_gradients()
@@ -388,7 +382,7 @@ def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, tim
         torch.set_num_threads(threads)
         walls: list[float] = []
         start = time.perf_counter()
-        while not walls or (len(walls) < 16 and time.perf_counter() - start < _TURN):
+        while not walls or (len(walls) < 16 and time.perf_counter() - start < 0.03):
             mark = time.perf_counter()
             training.whole_step(batches)
             walls.append(time.perf_counter() - mark)
@@ -422,7 +416,7 @@ def evaluation(training: LiveTraining, time_limit: float) -> JsonDict:
     stream = iter(source)
     batches = list(itertools.islice(stream, 1))
     first = time.perf_counter() - start
-    batches += itertools.islice(stream, min(_EVALUATED, total) - 1)
+    batches += itertools.islice(stream, min(3, total) - 1)
     following = (time.perf_counter() - start - first) / max(len(batches) - 1, 1)
     if not batches:
         return {}

@@ -33,15 +33,9 @@ _DEVICE_SIZES = (1 << 20, 1 << 24, 1 << 27, 1 << 29, 1 << 31)
 """Bytes of both operands: second-level caches of devices hold 50 MB and more, and serve twice of it without a miss."""
 _ROUNDS = 3
 """In which all rates are measured interleaved: the best of a shared machine is not in one moment for all."""
-_HOPELESS = 0.25
-"""Of the best rate: a precision that is slower than that is not measured again in later rounds."""
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_AT_ONCE = 5e-3
-"""Seconds of calls on a device before its end is waited for: one call of 30 µs is timed with the cost of the wait."""
-_WARM = 0.5
-"""Seconds of products after which a device's clock has risen."""
-_COPIED, _READ = 1 << 26, 1 << 25
-"""Bytes that are copied to and from a device, and read from storage."""
+_READ = 1 << 25
+"""Bytes that are read from storage."""
 
 
 def measured_peaks(device: torch.device) -> Peaks:
@@ -86,7 +80,8 @@ def measure(device: torch.device, time_limit: float = 2.0) -> Peaks:
         best = max((rate for rate in rates.values() if rate), default=0.0)
         for name in _TYPES:
             known = rates.get(name)
-            if name in rates and (known is None or known < _HOPELESS * best):
+            # one far slower than the best is not measured again
+            if name in rates and (known is None or known < 0.25 * best):
                 continue
             with matmul_precision("highest"):  # whatever the user's code has set
                 found = matmul_rate(device, name, time_limit * 0.12 / _ROUNDS)
@@ -127,7 +122,7 @@ def _raise_streams(rates: dict[int, float], device: torch.device, time_limit: fl
 def warm(device: torch.device) -> None:
     """Keeps a device at products until its clock has risen."""
     square = torch.ones(2048, 2048, device=device)
-    end = time.perf_counter() + _WARM
+    end = time.perf_counter() + 0.5
     while time.perf_counter() < end:
         for _ in range(10):
             square @ square
@@ -161,9 +156,7 @@ def stream_rate(device: torch.device, size: int, time_limit: float) -> float:
     """Bytes per second, read and written together, by the better of copying and of adding in place.
 
     On the CPU the better of one thread and all: small pieces, and busy machines, are faster with one.
-
-    Args:
-        size: bytes of both operands together.
+    ``size``: bytes of both operands together.
     """
     threads, rates = torch.get_num_threads(), list[float]()
     source = torch.ones(size // 8, device=device)
@@ -192,7 +185,7 @@ def stream_rate(device: torch.device, size: int, time_limit: float) -> float:
 
 def copy_rates(device: torch.device) -> dict[str, float]:
     """Bytes per second between host and device, pageable and pinned, both ways."""
-    found, size = {}, _COPIED
+    found, size = {}, 1 << 26
     on_device = torch.empty(size, dtype=torch.uint8, device=device)
     for kind in ("pageable", "pinned"):
         host = torch.empty(size, dtype=torch.uint8, pin_memory=kind == "pinned").fill_(1)
@@ -247,7 +240,8 @@ def shortest(call: Callable[[], Any], device: torch.device, time_limit: float) -
     one = Microbenchmark(call, wait=waits.get(device.type))
     one.once()
     best, _ = one.once()
-    at_once = max(1, round(_AT_ONCE / max(best, 1e-9))) if one.wait else 1
+    # one call of 30 µs would be timed with the cost of the wait
+    at_once = max(1, round(5e-3 / max(best, 1e-9))) if one.wait else 1
     start = time.perf_counter()
     while time_limit > 0 or at_once > 1:
         best = min(best, one.once(at_once)[0])

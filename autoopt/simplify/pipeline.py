@@ -23,8 +23,6 @@ _SETTLED, _OBSERVED = 24, 48
 """Micro-batches until the queues of the simulation are as they stay, and those whose mean is its step."""
 _TINY = 1e-12
 """Seconds that count as none: what ends at once."""
-_AHEAD = 2
-"""Micro-batches that are issued and not computed, beyond which the training process waits."""
 LINK = ("pin", "copy")
 COMPUTE = ("forward", "backward", "optimizer")
 STEP = (*INPUT, *LINK, *COMPUTE, "communication", "host")
@@ -74,11 +72,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class InterferenceModel:
-    """Speeds as they were measured of a workload; between and beyond that, and without any, cores are shared fairly.
-
-    Args:
-        seen: speeds over speeds alone.
-    """
+    """Speeds as they were measured of a workload; between and beyond that, and without any, cores are shared fairly."""
 
     cores: int
     seen: tuple[Contention, ...] = ()
@@ -187,7 +181,7 @@ class _Flow:
         demand = self.demand
         if demand.workers and self.made[self.taken % demand.workers] <= self.taken // demand.workers:
             return
-        if demand.issue is not None and self.queued >= _AHEAD:
+        if demand.issue is not None and self.queued >= 2:  # issued and not computed
             return
         self.taken += 1
         self.running = True
@@ -256,14 +250,10 @@ class Pipeline:
     """
 
     def __init__(self, round: Round, *, doubtful: bool = False) -> None:
-        self._round, self.doubtful = round, doubtful
+        self.round, self.doubtful = round, doubtful
         self._changed: dict[str, float] = {}
         self._options: dict[str, int] = {}
         self._simulation = round.simulation or Simulation()
-
-    @property
-    def round(self) -> Round:
-        return self._round
 
     def after(self, seconds: Mapping[str, float] | None = None, **options: int | None) -> Pipeline:
         """The pipeline as it is predicted to be after a replacement, from which further ones start."""
@@ -277,15 +267,15 @@ class Pipeline:
         changed = self._changed
         return tuple(
             stage.model_copy(update={"seconds": changed[stage.name]}) if stage.name in changed else stage
-            for stage in self._round.stages
+            for stage in self.round.stages
         )
 
     @property
     def step_seconds(self) -> float:
         """The measured step, in seconds; after changes, as they are predicted to make it."""
         if not self._changed and not self._options:
-            return self._round.step_seconds
-        return self._round.step_seconds * self.simulate() / Pipeline(self._round).simulate()
+            return self.round.step_seconds
+        return self.round.step_seconds * self.simulate() / Pipeline(self.round).simulate()
 
     def stage(self, name: str) -> Stage | None:
         return next((stage for stage in self.stages if stage.name == name), None)
@@ -328,11 +318,11 @@ class Pipeline:
         tried = [one for one in same if as_fed and bool(one.workers) is bool(workers)]
         if not tried and threads != known.threads:
             tried = [one for one in same if one.workers == known.workers]
-        step = self._round.step_seconds
+        step = self.round.step_seconds
         if not tried or (workers, threads) == (known.workers, known.threads) or step <= 0:
             return 1.0
         nearest = min(tried, key=lambda one: abs(one.workers - workers))
-        as_seen = {stage.name: stage.seconds for stage in self._round.stages}
+        as_seen = {stage.name: stage.seconds for stage in self.round.stages}
         then = period(self._demand(as_seen, nearest.workers, nearest.threads, None)) * known.accumulation
         now = period(self._demand(as_seen, None, None, None)) * known.accumulation
         return min(_FURTHEST, max(1 / _FURTHEST, (nearest.seconds / then) / (step / now)))
@@ -350,7 +340,7 @@ class Pipeline:
             now += self._interruptions({})
             then += self._interruptions(changed)
         value = now / then
-        off = abs(self._round.simulation_error) if self._round.simulation_error is not None else ONE_DRAW
+        off = abs(self.round.simulation_error) if self.round.simulation_error is not None else ONE_DRAW
         off = max(off, 0.01) * (abs(value - 1.0) / max(value, 1.0)) ** 0.5 if value != 1.0 else 0.0
         new = changed or options.get("prefetch") or self._changed or self._options
         tried = None if new else self._tried(options.get("workers"), options.get("threads"))

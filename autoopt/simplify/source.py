@@ -33,8 +33,6 @@ LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.Di
 Place = tuple[CodeType, int]
 Kind = Literal["wall", "cpu", "wait"]
 
-_MOST_PARTS = 200
-"""Parts of a dataset that are opened: a guard against attributes that make a new object each time."""
 WORTH = 0.3
 """Of what is above it: a part that explains less ends the chain."""
 _OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
@@ -45,8 +43,6 @@ OTHERS = ("nn/modules/module.py", "utils/data/", "optim/", "autograd/")
 """Parts of torch whose callees belong to another stage than the user's own line: model, loader, optimizer, backward."""
 AROUND = OTHERS[:2]
 """Of these, those that call the user's functions: what is within a model or a dataset is theirs."""
-COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-"""Functions to Python alone: to a reader, what they do belongs to the function around them."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,8 @@ def parts_of(dataset: Any) -> Iterator[Any]:
     """A dataset, the datasets that it wraps, and the transforms of all of them, however they are wrapped."""
     seen: set[int] = set()
     pending = [dataset]
-    while pending and len(seen) < _MOST_PARTS:
+    # a guard against attributes that make a new object each time
+    while pending and len(seen) < 200:
         part = pending.pop()
         if id(part) in seen or isinstance(part, (str, bytes, int, float)):
             continue
@@ -297,8 +294,7 @@ class WatchedStep:
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Attributes every operator to the innermost line of the user's own that caused it.
 
-    Args:
-        device: values of its tensors are waited for; those of others are there.
+    ``device``: values of its tensors are waited for; those of others are there.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -340,8 +336,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def users_line(frame: FrameType | None, *, itself: bool = False) -> Line | None:
     """The innermost frame in a file of the user's own; None where autoopt called the library itself.
 
-    Args:
-        itself: None also where a part of torch on the way, such as an optimizer, does it of its own accord.
+    ``itself``: None also where a part of torch on the way, such as an optimizer, does it of its own accord.
     """
     others = (OWN, *_OF_ITS_OWN) if itself else (OWN,)
     while frame is not None and not frame.f_code.co_filename.startswith(others):
@@ -443,7 +438,8 @@ class Samples:
         if frame is None:
             return
         line = frame.f_lineno
-        while frame.f_code.co_name in COMPREHENSIONS and frame.f_back is not None:
+        own = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")  # functions to Python alone
+        while frame.f_code.co_name in own and frame.f_back is not None:
             frame = frame.f_back
         place = frame.f_code, line
         if inner is not None:
@@ -487,11 +483,7 @@ def _loops_without(code: CodeType, trained: set[int]) -> list[range]:
 
 
 class Sampler:
-    """Samples the thread that trains from another one, as long as it is open.
-
-    Args:
-        training: whose thread it is; it is not sampled while it evaluates.
-    """
+    """Samples the thread that trains from another one, as long as it is open; not while the training evaluates."""
 
     def __init__(self, training: LiveTraining) -> None:
         self.samples = Samples()

@@ -33,13 +33,8 @@ PARTS = 8
 what else lets it train."""
 SLOW_STEP = 0.3
 """Seconds of a step from which on a half of the block holds two: such steps differ by some per cent."""
-THROTTLED = 0.1
-"""Share of readings with a lowered clock from which on it is reported."""
 DRIFT = 1.3
 """How far the profile's own step may be from the one that the paired comparison measured."""
-MODEL_ERROR = 0.2
-"""How far the simulated step may be from the one that ran between the microbenchmarks: two ways to measure one thing.
-Beyond it the machine most likely changed its speed between the two."""
 
 Measured = TypeVar("Measured")
 
@@ -106,7 +101,7 @@ class StageProfile(Record):
                 f"{len(self.other_users)} other processes use the device (pid {pids}): "
                 "stop them, or read the figures as those of a shared device"
             )
-        if (self.monitor.get("throttled") or 0.0) > THROTTLED:
+        if (self.monitor.get("throttled") or 0.0) > 0.1:
             found.append(
                 f"the device lowered its clock for heat or power in {self.monitor['throttled']:.0%} of the readings: "
                 "ratios are paired and hold, absolute times are those of a throttled device"
@@ -279,7 +274,8 @@ def doubt_of(seen: StageProfile, usual_step: float | None, error: float | None) 
     """
     step = seen.step_seconds
     drift = max(step / usual_step, usual_step / step) - 1 if usual_step and step else 0.0
-    return max(drift / (DRIFT - 1), (seen.foreign_cores or 0.0) / FOREIGN_CORES, abs(error or 0.0) / MODEL_ERROR)
+    # where step and graph differ by more than a fifth, the machine most likely changed its speed between the two
+    return max(drift / (DRIFT - 1), (seen.foreign_cores or 0.0) / FOREIGN_CORES, abs(error or 0.0) / 0.2)
 
 
 def reason_to_doubt(seen: StageProfile, usual_step: float | None = None, *, watched_step: float | None = None) -> str:

@@ -54,11 +54,7 @@ def own_code(live: Any, seconds: float, min_steps: int = 1) -> JsonDict:
 
 @drives
 def try_threads(live: Any, counts: list[int], seconds: float, cycle: int = 1) -> JsonDict:
-    """Running steps with other numbers of compute threads over those with the present one.
-
-    Returns:
-        ``steps``: :class:`~autoopt.simplify.stage_timings.Overlap` in units of the present step.
-    """
+    """Running steps with other numbers of compute threads: ``steps`` (``Overlap``), in units of the present step."""
     return {"steps": [one.model_dump() for one in steps_by_threads(live.training, counts, seconds, cycle)]}
 
 
@@ -74,11 +70,7 @@ def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
 
 
 def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> JsonDict:
-    """Advice on what only the user can change, with file and line: ``{"advice": [...]}``.
-
-    Args:
-        step_seconds: of the running training, where it was measured.
-    """
+    """Advice on what only the user can change, with file and line: ``{"advice": [...]}``."""
     training = live.training
     peaks = measured_peaks(training.device.torch)
     with training.apart():
