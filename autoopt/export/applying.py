@@ -14,10 +14,7 @@ from autoopt.records import Result
 
 
 def apply_patch(result: Result, *, revert: bool = False) -> tuple[str, ...]:
-    """Puts the patch of a run on the files that it was made from, or takes it off.
-
-    Returns:
-        The files that were changed.
+    """Puts the patch of a run on the files that it was made from, or takes it off; the files that were changed.
 
     Raises:
         UsageError: the run has no patch, or the files are not as they were; nothing is changed then.

@@ -24,11 +24,6 @@ from autoopt.loading.importing import UserBuild
 from autoopt.registry import OURS
 from autoopt.setup import Wrap
 
-_IMPORTED = ("autoopt.adapters",)
-"""Of ours, and imported by a script all the same: it takes a Trainer apart, whose libraries the script needs anyway."""
-_FOLDED = ("autoopt.export.printed", "autoopt.benchmark.training_step")
-"""Code with conditions on the plan."""
-
 
 class NotExportable(Exception):  # noqa: N818 - reads as the sentence that the user gets
     """Something has no source that could be printed."""
@@ -124,7 +119,8 @@ class Inliner:
 
     def _copied(self, module: str) -> bool:
         ours = module.split(".")[0] in self.inlined or module in self.inlined or module == "__main__"
-        return ours and module not in _IMPORTED
+        # a script imports what takes a Trainer apart: it needs the Trainer's libraries anyway
+        return ours and module != "autoopt.adapters"
 
     def _imported(self, module: str, name: str) -> str:
         if module == "builtins":
@@ -217,7 +213,7 @@ def _parse(module: str, known: Known) -> _Module:
         raise NotExportable(f"the source of {module} cannot be read: {error}") from None
     if source is None:
         raise NotExportable(f"the source of {module} cannot be read")
-    if module.startswith(_FOLDED):
+    if module.startswith(("autoopt.export.printed", "autoopt.benchmark.training_step")):  # with conditions on the plan
         source = fold(source, known)
     source = without_annotations(source)
     found = _Module(module, source.splitlines())

@@ -28,11 +28,7 @@ class Draft:
     def printed(
         self, wanted: Mapping[str, tuple[str, ...]], facts: WorkloadFacts | None = None, build: str = "build"
     ) -> tuple[list[str], list[str]]:
-        """Definitions of printed code with all that they need, and the lines of imports.
-
-        Args:
-            wanted: names by module.
-        """
+        """Definitions of printed code, the wanted names by module, with all that they need, and lines of imports."""
         for module, names in wanted.items():
             self.inliner.reserve(*names, module=module)
         self.inliner.known = known_of(self, facts, build)

@@ -56,9 +56,6 @@ class Code:
 def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     """The part of a result's plan that the target's arguments cannot say.
 
-    Args:
-        target: ``lightning`` or ``transformers``.
-
     Raises:
         UsageError: the target's plan is configuration alone.
     """

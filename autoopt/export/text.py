@@ -57,11 +57,7 @@ def literal(value: Any, part: Callable[[Any], str] | None = None) -> str:
 
 
 def call(name: str, arguments: Sequence[str], keywords: Mapping[str, str] | None = None) -> str:
-    """A call on one line where it fits into ``WIDTH``, else one argument a line.
-
-    Args:
-        arguments, keywords: as Python text.
-    """
+    """A call on one line where it fits into ``WIDTH``, else one argument a line; arguments are Python text."""
     parts = [*arguments, *(f"{key}={value}" for key, value in (keywords or {}).items())]
     line = f"{name}({', '.join(parts)})"
     if "\n" not in line and len(line) <= WIDTH:
@@ -115,10 +111,7 @@ def fold(source: str, known: Known) -> str:
 @cache  # a search makes many patches, whose parts come from few files
 def without_annotations(source: str) -> str:
     """A module's source without the annotations in its functions, which a script has none of; fields keep theirs."""
-    return cst.parse_module(_IGNORED.sub("", source)).visit(_Plain()).code
-
-
-_IGNORED = re.compile(r"  # type: ignore\[[a-z, -]+\]")
+    return cst.parse_module(re.sub(r"  # type: ignore\[[a-z, -]+\]", "", source)).visit(_Plain()).code
 
 
 class _Plain(cst.CSTTransformer):

@@ -13,9 +13,7 @@ from autoopt.export.inline import Inliner, NotExportable
 from autoopt.export.script_patch.source import NoHonestEditError, entry_of
 from autoopt.records import Sites
 
-DOCSTRING = '"""Classes and functions that the training script uses."""'
 _NAMES = ("prepared", "prepared_data", *(f"prepared_{number}" for number in range(2, 100)))
-_DEFINES = ("class ", "def ", "@", "#")
 
 
 @dataclass(frozen=True)
@@ -49,12 +47,13 @@ class AddedFile:
             blocks = inliner.definitions()
         except NotExportable as problem:
             raise NoHonestEditError(str(problem)) from None
-        defined = [text for text in blocks if text.startswith(_DEFINES)]
+        defined = [text for text in blocks if text.startswith(("class ", "def ", "@", "#"))]
         names = re.findall(r"^(?:class|def) (\w+)", "\n".join(defined), re.MULTILINE)
         named = re.compile(rf"\b(?:{'|'.join(names)})\b")
         constants = [text for text in blocks if text not in defined]
         tables = [text for text in constants if named.search(text)]  # of functions, which must be there before
-        head = [DOCSTRING], inliner.import_lines(), [text for text in constants if text not in tables]
+        docstring = '"""Classes and functions that the training script uses."""'
+        head = [docstring], inliner.import_lines(), [text for text in constants if text not in tables]
         text = "\n\n\n".join(["\n\n".join("\n".join(part) for part in head if part), *defined, *tables]) + "\n"
         return _imported_once(text)
 

@@ -84,7 +84,6 @@ _WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel", "compile", "co
 _SELF_RETURNING = frozenset(
     {"to", "cuda", "cpu", "train", "eval", "float", "half", "double", "bfloat16", "requires_grad_", "apply"}
 )
-_NAMES = ("model", "net", "network")
 _HANDED_ON = (cst.Arg, cst.Call, cst.Tuple, cst.List, cst.Element, cst.Return, cst.Expr, cst.Assign, cst.AnnAssign)
 
 
@@ -155,7 +154,7 @@ def inline_model(source: Source, site: Site) -> tuple[Spot, cst.BaseExpression, 
     if earlier:  # what is called before it may draw random numbers, and would be called after it
         return None
     taken = {node.value for node in source.variables()}
-    free = next((name for name in _NAMES if name not in taken), None)
+    free = next((name for name in ("model", "net", "network") if name not in taken), None)
     return None if free is None else (spot, expression, free)
 
 

@@ -16,9 +16,6 @@ from autoopt.export.script_patch.editing import given, text_of
 from autoopt.export.script_patch.source import NoHonestEditError, Source
 from autoopt.storage.fingerprint import LARGEST_NAMED, MOST_FILES, imported_files
 
-_CONFIGURES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-_LEFT_OUT = frozenset(("autoopt-runs", "node_modules", "site-packages"))
-
 
 @dataclass(frozen=True)
 class ConfiguredLine:
@@ -36,12 +33,9 @@ class ConfiguredLine:
         """The file's text with another value, given as Python, in this line."""
         words = {} if self.file.endswith((".ini", ".cfg")) else {"True": "true", "False": "false", "None": "null"}
         lines = text.splitlines(keepends=True)
-        key, sign, rest = _PARTED.match(lines[self.line - 1]).groups()  # type: ignore[union-attr]
+        key, sign, rest = re.split("([:=])", lines[self.line - 1], maxsplit=1)
         lines[self.line - 1] = key + sign + rest.replace(self.written, words.get(value, value), 1)
         return "".join(lines)
-
-
-_PARTED = re.compile(r"(.*?)([:=])(.*)", re.DOTALL)
 
 
 class UserFiles:
@@ -92,12 +86,14 @@ def _configurations(folder: Path, depth: int = 0) -> Iterator[Path]:
     except OSError:
         return
     for path in below:
-        if path.name.startswith(".") or path.name in _LEFT_OUT or path.is_symlink():
+        left_out = path.name in ("autoopt-runs", "node_modules", "site-packages") or path.name.startswith(".")
+        configures = path.suffix in (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+        if left_out or path.is_symlink():
             continue
         if path.is_dir():
             if depth < 4 and not (path / "pyvenv.cfg").exists():
                 yield from _configurations(path, depth + 1)
-        elif path.suffix in _CONFIGURES and path.stat().st_size <= LARGEST_NAMED:
+        elif configures and path.stat().st_size <= LARGEST_NAMED:
             yield path
 
 

@@ -73,9 +73,6 @@ Way = tuple[Place, ...]
 def place_precision(placing: Placing, precision: Precision, device: str) -> None:
     """Puts ``with torch.autocast`` around the lines from the model's training call to the loss.
 
-    Args:
-        device: type of the device, such as ``cuda``.
-
     Raises:
         NoHonestEditError: forward pass, loss and backward pass do not stand below one another in one block.
     """
@@ -243,8 +240,6 @@ def _scale(placing: Placing, source: Source, call: cst.Call, torch_name: str, de
     edits.insert(source.spot(stepping), ["scaler.update()"], below=True)
 
 
-_COUNTS = ("size", "len", "numel", "sum", "item")
-"""Calls that make a number of a batch, which a piece has not in proportion."""
 _SHARE, _WHOLE = "share", "whole_loss"
 
 
@@ -382,7 +377,8 @@ class _Lines:
                 read = {name.value for name in self._source.variables(node.value)}
                 called = {self._source.called(call) for call in self._source.all_of(cst.Call, node.value)}
                 attributes = {each.attr.value for each in self._source.all_of(cst.Attribute, node.value)}
-                if read & names and (called & set(_COUNTS) or "shape" in attributes):
+                # these calls make a number of a batch, which a piece has not in proportion
+                if read & names and (called & {"size", "len", "numel", "sum", "item"} or "shape" in attributes):
                     counts |= targets
                 elif read & names:
                     names |= targets

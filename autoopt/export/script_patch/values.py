@@ -96,10 +96,6 @@ def _hyperparameter(source: Source, value: cst.Attribute) -> cst.BaseExpression 
     return _handed_in(source, init, name)
 
 
-_READ = ("loader", "add_argument")
-"""Calls whose arguments of this name set nothing that is kept under it."""
-
-
 def made_elsewhere(source: Source, value: cst.BaseExpression, options: ScriptOptions, seen: object) -> Made:
     """The one literal in the user's files that is the value which was seen to arrive.
 
@@ -166,7 +162,8 @@ def _kept(source: Source, name: str, *, constants_alone: bool) -> list[cst.BaseE
 def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
     """Values that calls and dicts give under this name."""
     for call in source.all_of(cst.Call):
-        if not source.called(call).lower().endswith(_READ):
+        # their arguments of this name set nothing that is kept under it
+        if not source.called(call).lower().endswith(("loader", "add_argument")):
             yield from (each.value for each in call.args if each.keyword is not None and each.keyword.value == name)
     yield from (each.value for each in source.all_of(cst.DictElement) if text_of(each.key) == name)
 
