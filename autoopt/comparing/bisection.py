@@ -44,8 +44,6 @@ SURE = 0.95
 """The probability from which a step is blamed."""
 _DOF = 4.0
 """Of the noise of one comparison: a machine has bad minutes, which a normal distribution would take for evidence."""
-_MOST, _MOST_ENDS = 64, 4
-"""Comparisons in all, and of the bad end, where it is not plain whether it is slower."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
     """
     ends: list[Observation] = []
     loss = error = 0.0
-    while not ends or (abs(loss + LITTLE / 2) < 2 * error and len(ends) < _MOST_ENDS and more()):
+    while not ends or (abs(loss + LITTLE / 2) < 2 * error and len(ends) < 4 and more()):  # it is not plain yet
         found = measure(count, LITTLE)
         if found is None:
             return Blame(None, (), 0.0, tuple(ends))
@@ -133,7 +131,7 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
     if loss + 2 * error > -LITTLE / 2:
         return Blame(None, (), loss, tuple(ends))
     posterior, asked, skipped = Posterior(count, loss, error), list(ends), set[int]()
-    while posterior.probabilities.max() < SURE and len(asked) < _MOST and more():
+    while posterior.probabilities.max() < SURE and len(asked) < 64 and more():
         place = posterior.next(skipped)
         if place is None:
             break
@@ -147,8 +145,6 @@ def bisect(count: int, measure: Measure, more: Callable[[], bool]) -> Blame:
     return Blame(int(found_at.argmax()) + 1, tuple(float(each) for each in found_at), loss, tuple(asked))
 
 
-_SHARE = 8
-"""Comparisons that fit into the time at least."""
 _SEEDS, _LEAST_ERROR = 3, 1e-3
 """Seeds of which both places train; the log of a loss ratio below which two trainings are the same but for rounding."""
 
@@ -244,7 +240,8 @@ class Bisecting:
     ) -> None:
         self._places, self._workload, self._quality, self._say = places, workload, quality, say
         self._began, self._options, self._registry = time.monotonic(), options, registry_of(options)
-        self._share = replace(options, budget_seconds=options.budget_seconds / _SHARE)
+        # so many comparisons fit into the time at least
+        self._share = replace(options, budget_seconds=options.budget_seconds / 8)
         self._known: KnownBaseline | None = None
         self._asked = 0
 

@@ -32,8 +32,6 @@ from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Risk
 from autoopt.trial.remote.launcher import AnyTrial
 
-TAMPERED = "what the baseline's evaluation reads was changed while it was compared"
-
 _TASKS = "autoopt.comparing.tasks"
 
 
@@ -108,7 +106,7 @@ class Evaluating:
             return
         again = self._held(baseline, "baseline").get("digest")
         if again == digest:  # for good, so it is not that each evaluation reads something else
-            self.tampered = TAMPERED
+            self.tampered = "what the baseline's evaluation reads was changed while it was compared"
         self.pinned = None
 
     def _held(self, weights: str, name: str) -> JsonDict:

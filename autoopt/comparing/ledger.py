@@ -37,14 +37,11 @@ class LedgerLostError(DocumentError):
     """The ledger is not the one that the last answer was written to."""
 
 
-_SUM = 2.109742801236892
-"""Of 1 / (n log(n)**2) over n from 2 on."""
-
-
 def share(ask: int) -> float:
     """The share of alpha of the n-th ask, counted from 1: it falls slowly, so that late asks can still be answered."""
     n = ask + 1
-    return 1.0 / (_SUM * n * math.log(n) ** 2)
+    # the sum of 1 / (n log(n)**2) over n from 2 on
+    return 1.0 / (2.109742801236892 * n * math.log(n) ** 2)
 
 
 def enter(path: Path, *, baseline: str, candidate: str, after: str | None = None) -> LedgerEntry:

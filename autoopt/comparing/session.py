@@ -19,9 +19,6 @@ from autoopt.records.reading import read_document
 from autoopt.records.writing import write_whole, writing
 from autoopt.storage.fingerprint import fingerprint
 
-_DRIFTED = 3 * sqrt(2)
-"""Between-process standard deviations by which a baseline's step is another one's: three of a difference of two."""
-
 
 class KnownBaseline(Record):
     """A baseline as earlier asks have measured it.
@@ -40,7 +37,8 @@ class KnownBaseline(Record):
 
     def drifted(self, step_seconds: float) -> bool:
         """Whether its step now takes longer, or less long, than its processes differ by."""
-        return abs(log(step_seconds / self.step_seconds)) > _DRIFTED * (self.noise.process_sd or 0.0)
+        # three standard deviations of a difference of two
+        return abs(log(step_seconds / self.step_seconds)) > 3 * sqrt(2) * (self.noise.process_sd or 0.0)
 
 
 class Session(Record):

@@ -19,12 +19,6 @@ from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import JsonDict
 from autoopt.script.tasks import LOSSES
 
-_PINNED = 512
-_MOVED = 0.01
-"""Of each weight: no training minds it, and gradients there differ by far more than rounding."""
-_SAMPLED = 1024
-"""Entries of the weights: as many as keep the answer below a hundredth of the shortest block."""
-
 
 def keep(live: Any, out: str) -> JsonDict:
     """Writes the weights of a function's or a script's model to a file, under its own names: ``{"steps"}``."""
@@ -44,7 +38,8 @@ def sampled(live: Any, seed: int) -> JsonDict:
     The same entries for models of the same shapes.
     """
     weights = [value for value in _model(live).state_dict().values() if value.is_floating_point() and value.numel()]
-    each = max(_SAMPLED // max(len(weights), 1), 1)
+    # as many as keep the answer below a hundredth of the shortest block
+    each = max(1024 // max(len(weights), 1), 1)
     drawn = torch.Generator().manual_seed(seed)
     found = []
     for value in weights:
@@ -56,7 +51,8 @@ def sampled(live: Any, seed: int) -> JsonDict:
 
 def moved_away(live: Any, seed: int) -> JsonDict:
     """Changes the weights a little, by a draw of the seed: what was prepared before is of other weights."""
-    disturb(live.training.model, _MOVED, seed, 0)
+    # no training minds it, and gradients there differ by far more than rounding
+    disturb(live.training.model, 0.01, seed, 0)
     return {}
 
 
@@ -105,7 +101,7 @@ def evaluate(live: TrialContext, weights: str, metric: str, losses: bool) -> Jso
     assert training.evaluation is not None
     hashed = hashlib.sha256()
     with evaluating(training.model):
-        for batch in itertools.islice(training.evaluation.batches, _PINNED):
+        for batch in itertools.islice(training.evaluation.batches, 512):
             hashed.update(digest(batch).encode())
     value = training.evaluate().get(metric)
     found = {"value": None if value is None else float(value), "digest": hashed.hexdigest()[:16]}

@@ -26,12 +26,9 @@ from autoopt.trial.tree import Standing
 
 STEPS = "autoopt.benchmark.tasks:probe_losses"
 SAMPLED = "autoopt.comparing.tasks:sampled"
-MOVED_AWAY = "autoopt.comparing.tasks:moved_away"
 
 PATIENCE = 60.0
 """Seconds that an answer is waited for at least, however little of the budget is left."""
-_ASKED = 3
-"""Steps by which a speed is known: the shortest of them was not disturbed."""
 
 
 class Pair:
@@ -178,7 +175,8 @@ class WatchedArm(TrialArm):
         reported = super().warm_up(max_seconds)
         self.cycle = reported.cycle
         seconds = []
-        for _ in range(_ASKED):
+        # the shortest of three was not disturbed
+        for _ in range(3):
             began = self._clock()
             self._trained(1)
             seconds.append(self._clock() - began)
@@ -207,7 +205,8 @@ class WatchedArm(TrialArm):
             self._trained(1)
         if self.position < self.pair.start:
             self._trained(self.pair.start - self.position)
-        self._process.call(MOVED_AWAY, timeout=self._patience + PATIENCE, seed=self.pair.entries)
+        patience, entries = self._patience + PATIENCE, self.pair.entries
+        self._process.call("autoopt.comparing.tasks:moved_away", timeout=patience, seed=entries)
         self.aligned = True
         self._sample()
 
