@@ -24,12 +24,7 @@ class TwoRuns(Record):
 
 
 def page(new: Result, old: Result, *, verdict: str, names: tuple[str, str]) -> str:
-    """One self-contained page.
-
-    Args:
-        verdict: what the comparison of both runs says (``autoopt verify --against``).
-        names: of the old run and the new one.
-    """
+    """One self-contained page; ``verdict``: what ``autoopt verify --against`` says; the old run's name is first."""
     return tables_page(
         TwoRuns(old=old, new=new),
         brand="autoopt report --against",

@@ -23,8 +23,6 @@ PNG_SCALE = 2
 _LEFT, _BAR_AT, _BAR_MOST = 32, 136, 420
 """Pixels from the left to the text and to the bars, and the longest bar; its figure fits behind it."""
 _INK, _MUTED, _PAPER, _BEFORE, _AFTER = "#1b1f24", "#59636e", "#ffffff", "#b3bac2", "#2f6f4f"
-_CHARACTER = 0.56
-"""Width of a letter over its size, about: what is longer than its place is shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,8 @@ def _short(name: str) -> str:
 
 
 def _fitted(x: float, y: float, text: str, size: int, fill: str = _INK, *, bold: bool = False) -> Text:
-    most = int((WIDTH - x - 16) / (size * _CHARACTER))
+    # about the width of a letter over its size
+    most = int((WIDTH - x - 16) / (size * 0.56))
     flat = " ".join(text.split())
     return Text(x, y, flat if len(flat) <= most else flat[: most - 1] + "…", size, fill, bold)
 

@@ -41,8 +41,7 @@ WIDTH = 100
 class View:
     """A listener that is entered before the run and left after it. By itself it shows nothing.
 
-    Args:
-        clock: seconds, monotonic; the run's own clock is that of its events.
+    ``clock``: seconds, monotonic; the run's own clock is that of its events.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -17,8 +17,6 @@ from autoopt_reports.view.trials import UNMEASURED
 
 Status = Literal["faster", "point", "unsure", "none", "slower", "unmeasured"]
 AT = "/speedup/headline"
-SESSION = "this machine, this hour"
-"""How far an interval goes: one session knows nothing of another machine or another day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,8 @@ def qualifier_phrases(result: Result) -> tuple[Phrase, ...]:
     shown, record = claim.interval, claim.record
     if shown is not None and shown.confidence is not None:
         pieces.append(say("{} CI {}–{}×", shown.confidence, shown.low, shown.high))
-        pieces.append(say(SESSION))
+        # one session knows nothing of another machine or another day
+        pieces.append(say("this machine, this hour"))
     if claim.status == "point":
         pieces.append(say("no interval"))
     if claim.status == "unsure":

@@ -10,7 +10,6 @@ from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, say
 
 Link = tuple[Name, str, Number, Number, Number, Name | None, Name | None]
-LANES = tuple(resource.value for resource in Resource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Lanes:
         names = [stage.name for stage in round_.stages]
         edges = [(a, b) for a, b in round_.edges if a in names and b in names and a != b]
         columns, critical = columns_of(names, edges), round_.critical_path
-        self.lanes = tuple(lane for lane in LANES if any(stage.resource.value == lane for stage in round_.stages))
+        self.lanes = tuple(each.value for each in Resource if any(stage.resource is each for stage in round_.stages))
         taken, nodes = set[tuple[int, int]](), []
         for index, stage in enumerate(round_.stages):
             lane, column = self.lanes.index(stage.resource.value), columns[stage.name]

@@ -24,9 +24,8 @@ class Mark:
 class SearchSection:
     """The search over time. The same document gives the same.
 
-    Attributes:
-        decided: of each strategy its verdict over all its trials, and what decided it, or how far it came.
-        spent: what the budget went on, seconds and share.
+    ``decided``: of each strategy its verdict over all its trials, and what decided it, or how far it came.
+    ``spent``: what the budget went on, seconds and share.
     """
 
     def __init__(self, result: Result) -> None:

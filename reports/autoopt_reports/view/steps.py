@@ -11,8 +11,6 @@ from autoopt_reports.view import units
 from autoopt_reports.view.quality import kept_trials
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
 
-MINUS = "-"
-
 
 @dataclass(frozen=True, slots=True)
 class Basis:
@@ -99,7 +97,7 @@ def waterfall_view(result: Result) -> Waterfall | None:
         difference = round(shown[place] - shown[place - 1], decimals) + 0.0
         sign = "−" if difference < 0 else "+"
         text = f"{sign}{abs(difference):,.{decimals}f} {unit}"
-        return Number(text, end - levels[place - 1], (*source, MINUS, *paths[place - 1]), "quotients")
+        return Number(text, end - levels[place - 1], (*source, "-", *paths[place - 1]), "quotients")
 
     bars = [total("baseline", 0, basis.before, basis.before_paths)]
     for place, (_, trial) in enumerate(kept, start=1):

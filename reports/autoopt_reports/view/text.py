@@ -125,10 +125,6 @@ def name(text: str, longest: int = 240) -> Name:
     return Name(clip(re.sub(r"\s+", " ", clean(text)).strip(), longest))
 
 
-_LONG_VALUE = 40
-"""Characters from which on a list, or a mapping, is counted: the report's trial has it whole."""
-
-
 def setting_text(setting: Mapping[str, Any]) -> str:
     """``{"num_workers": 8, "pin": True}`` as ``num_workers=8, pin=true``."""
     if not all(isinstance(key, str) for key in setting):
@@ -144,7 +140,8 @@ def _value_text(value: Any) -> str:
         first = f"{places[0]['file']}:{places[0]['line']}"  # a place in the user's source
         return first if len(places) == 1 else f"{first} and {len(places) - 1} more"
     whole = json.dumps(value, ensure_ascii=False, default=str)
-    if len(whole) <= _LONG_VALUE or not isinstance(value, Mapping | list | tuple):
+    # a longer list or mapping is counted: the report's trial has it whole
+    if len(whole) <= 40 or not isinstance(value, Mapping | list | tuple):
         return whole
     if isinstance(value, Mapping):
         return _value_text(next(iter(value.values()))) if len(value) == 1 else f"{len(value)} values"
@@ -207,11 +204,7 @@ def interval(
 def interval(
     estimate: Estimate | None, path: str, form: units.Formatter | None = None, *, unit: str = "×"
 ) -> Interval | None:
-    """An estimate at ``path`` of the document: a speedup, or (with ``form``) seconds, bytes and the like.
-
-    Args:
-        unit: after the value, where there is no ``form``.
-    """
+    """An estimate at ``path``: a speedup, or (with ``form``) seconds, bytes; ``unit``: after it where there is none."""
     if estimate is None:
         return None
     sure = estimate.confidence

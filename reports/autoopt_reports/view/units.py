@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 Formatter = Callable[[float], str]
 
@@ -53,24 +54,12 @@ def _scaled(value: float, unit: str) -> str:
     return f"{significant(value / size)} {prefix}{unit}"
 
 
-def flops(value: float) -> str:
-    return _scaled(value, "FLOP/s")
+def _unscaled(value: float, unit: str) -> str:
+    return f"{significant(value)} {unit}"
 
 
-def bandwidth(value: float) -> str:
-    return _scaled(value, "B/s")
-
-
-def intensity(value: float) -> str:
-    return f"{significant(value)} FLOP/B"
-
-
-def rate(value: float) -> str:
-    return f"{significant(value)} samples/s"
-
-
-def step_rate(value: float) -> str:
-    return f"{significant(value)} steps/s"
+flops, bandwidth = partial(_scaled, unit="FLOP/s"), partial(_scaled, unit="B/s")
+intensity, rate, step_rate = (partial(_unscaled, unit=unit) for unit in ("FLOP/B", "samples/s", "steps/s"))
 
 
 def percent(value: float) -> str:
