@@ -75,7 +75,6 @@ class StageClock:
         self.began = self.last = self.step_began = perf_counter()
 
     def mark(self, stage: str) -> None:
-        """The stage that ends here."""
         if self.fine or stage in BETWEEN:
             now = perf_counter()
             self.totals[stage] += now - self.last

@@ -99,7 +99,6 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
-    """Bytes of its numbers, as many as it stores."""
     if tensor.is_nested:
         return sum(part.numel() * part.element_size() for part in tensor.unbind())
     stored = tensor._nnz() if tensor.layout != torch.strided else tensor.numel()
@@ -163,7 +162,6 @@ def samples_of(batch: Any) -> int | None:
 
 
 def added(samples: int | None, more: int | None) -> int | None:
-    """The sum of two counts; None where one of them is not known."""
     return None if samples is None or more is None else samples + more
 
 

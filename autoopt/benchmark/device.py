@@ -122,7 +122,6 @@ class Device:
         return str(self.torch)
 
     def synchronize(self) -> None:
-        """Waits until the device has done all it was given."""
         if self.kind == "mps":
             torch.mps.synchronize()
 
@@ -165,7 +164,6 @@ class Device:
         return self.tensors.limit - self.tensors.peak if self.tensors is not None else None
 
     def reset_peak(self) -> None:
-        """Starts a new measurement of the peak."""
         if self.tensors is not None:
             self.tensors.peak = self.tensors.bytes
         reset_host_peak()
@@ -195,7 +193,6 @@ class Device:
         return 0
 
     def empty_cache(self) -> None:
-        """Gives cached memory back."""
         gc.collect()
 
 
@@ -216,7 +213,6 @@ class CudaDevice(Device):
         torch.cuda.synchronize(self.torch)
 
     def event(self) -> Any:
-        """An event that has been recorded on the current stream."""
         event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event

@@ -262,7 +262,6 @@ class Coordinates:
         self._sparse = [False] * len(self._parameters)
 
     def weights(self) -> Array:
-        """The sampled weights, one after another."""
         return self._sampled([parameter.detach() for parameter in self._parameters])
 
     def gradients(self, scale: float = 1.0) -> Array:

@@ -64,7 +64,6 @@ class Stretch:
     away: list[float] = field(default_factory=list)
 
     def lap(self) -> Lap:
-        """All laps as one."""
         stages: dict[str, float] = {}
         for lap in self.laps:
             for stage, seconds in lap.stages.items():
@@ -106,6 +105,9 @@ class LiveTraining(Protocol):
     clock: StageClock
     deferred_cost: DeferredCost
     model: nn.Module
+    roots: list[nn.Module]
+    optimizer: Any
+    optimizers: list[Any]
     users_optimizer: Any
     loader: Any
     shared: Any
@@ -113,20 +115,13 @@ class LiveTraining(Protocol):
     autocast: torch.autocast | None
     scaler: torch.amp.GradScaler | None
     evaluation: Any
+    openings: list[float]
     switches: frozenset[str]
 
-    @property
-    def roots(self) -> list[nn.Module]: ...
-    @property
-    def optimizer(self) -> Any: ...
-    @property
-    def optimizers(self) -> list[Any]: ...
     @property
     def steps(self) -> int: ...
     @property
     def samples(self) -> int | None: ...
-    @property
-    def openings(self) -> list[float]: ...
     @property
     def evaluates(self) -> bool: ...
     @property
@@ -156,45 +151,36 @@ class LiveTraining(Protocol):
             each: called in every process at the end of a step, before ``enough``.
             most: steps after which ``enough`` says so in any case; several processes need to know.
         """
-        ...
 
     def do(self, work: Callable[[], Any]) -> Any:
         """Does something in the thread that trains, between two steps; what it returns."""
-        ...
 
     def uncounted(self, work: Callable[[], None]) -> None:
         """Does something at the end of a step, called from ``each`` or between stretches; off the clock."""
-        ...
 
     def wrap_stages(self, wrap: Wrap) -> None:
         """From now on each stage is called through what ``wrap(stage, function)`` makes of it.
 
         The wait for data is not: torch's profiler names it itself. A script's stages are called by its own lines.
         """
-        ...
 
     def stepping_as(self, setup: Setup) -> AbstractContextManager[None]:
         """Steps as another setup has them, over the same weights; see ``autoopt.benchmark.switching``."""
-        ...
 
     def place(self) -> Callable[[], None]:
         """Keeps what it counts and schedules by itself; puts that back when called."""
-        ...
 
     def fresh_optimizer(self, optimizer: Any, setup: Setup) -> Any:
         """One of its optimizers as a setup makes it, without state."""
-        ...
 
     # microbenchmarks, on held batches: nothing is counted, scheduled or read from the loader
 
     def next(self) -> list[Any]:
         """The micro-batches of the next step; the held ones, where the training takes no others."""
-        ...
 
     def to_device(self, batch: Any) -> Any: ...
     def rebatched(self, batch: Any, change: Callable[[Any], Any]) -> Any:
         """A micro-batch with other contents: ``change`` of it, or of the arguments of each call that it consists of."""
-        ...
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor: ...
     def forward(self, batch: Any) -> torch.Tensor: ...
@@ -208,32 +194,26 @@ class LiveTraining(Protocol):
         Raises:
             TrialFailed: the processes share parameters or states out, so that none can train by itself.
         """
-        ...
 
     # what is known of it
 
     def facts(self, spec: str) -> WorkloadFacts:
         """Facts that strategies may know; ``spec``: the import string or command."""
-        ...
 
     def held_evaluations(self, count: int, seconds: float, stage: str) -> HeldEvaluations:
         """Evaluations at the present weights, so many; none is begun or waited for after so many ``seconds``.
 
         ``stage``: ``checkpoint`` for checkpoints in their place.
         """
-        ...
 
     def recorder(self, gradients: int) -> Any:
         """Probes its plan: an ``autoopt.benchmark.probe.Recorder``, of so many batches at each set of weights."""
-        ...
 
     def unused_parameters(self) -> list[str]:
         """Trainable parameters that a step leaves without a gradient; needed to average those of several processes."""
-        ...
 
     def evaluate(self) -> dict[str, float]:
         """The user's metrics of the model as it is now; where it has an ``evaluation``."""
-        ...
 
     def metric_of(self, lines: list[Printed], known: Values) -> tuple[tuple[str, ...], Target | None, Values]:
         """Patterns of what may be the metric where nobody named one, the one that is taken, and its values.
@@ -241,11 +221,9 @@ class LiveTraining(Protocol):
         Raises:
             UsageError: it was named, and nothing reported it.
         """
-        ...
 
     def close(self) -> None:
         """Ends what it has started next to itself, such as a loader's workers."""
-        ...
 
 
 def run_until(training: LiveTraining, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:

@@ -207,7 +207,6 @@ class LossRecorder:
         return len(self.taken)
 
     def add(self, loss: torch.Tensor) -> None:
-        """The loss of one more step."""
         if self._on_cpu:
             self.extend([loss.tolist()])
         else:

@@ -126,7 +126,6 @@ class Recorder:
         self.points = self.until = self.draws = 0
 
     def run(self, asked: Asked) -> None:
-        """Trains, and writes down what is asked for."""
         raise NotImplementedError
 
     def record(self, window: str = "start") -> None:
@@ -135,7 +134,6 @@ class Recorder:
         self.buffered.setdefault(window, []).append(self.buffers.values())
 
     def record_rate(self) -> None:
-        """Writes down the learning rate as it is."""
         self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
 
     def own_weights(self, asked: Asked) -> KeptWeights | None:

@@ -67,7 +67,6 @@ class RunUnderWay:
 
     @property
     def steps(self) -> int:
-        """So far."""
         return self.training.steps
 
     def go_on(self, seconds: float = math.inf, steps: float = math.inf) -> bool:

@@ -121,6 +121,7 @@ class Training:
         self.batch_iterator = BatchIterator(
             self.loader, move, self.lengths.accumulation, self.clock, setup.transfer.prefetch, device
         )
+        self.openings = self.batch_iterator.openings
         self.loss = transformed_loss(workload.loss, setup.loss, device)
         self.model, self.optimizer = self._model_and_optimizer()
         self.roots, self.optimizers = [self.model], [self.optimizer]
@@ -143,11 +144,6 @@ class Training:
         if loader is not None and workload.evaluate is not None:
             metric = workload.target.metric if workload.target is not None else None
             self.evaluation = Evaluation(workload.evaluate, loader, move, metric, self._autocast())
-
-    @property
-    def openings(self) -> list[float]:
-        """Seconds until the first batch of each epoch so far was there."""
-        return self.batch_iterator.openings
 
     def step_as(self, setup: Setup) -> None:
         """Makes the training step of a setup, over the model, the loss and the optimizer that are there."""
@@ -388,7 +384,6 @@ class Training:
             return self.loss(self.model, self.next()[0])
 
     def unused_parameters(self) -> list[str]:
-        """Names of trainable parameters that forward and backward of the next batch leave without a gradient."""
         model = self.model
         with kept_buffers(model):
             model.zero_grad(set_to_none=True)
@@ -404,7 +399,6 @@ class Training:
         return (), self.workload.target, known
 
     def held_evaluations(self, count: int, seconds: float, stage: str) -> HeldEvaluations:
-        """Evaluations of the model as it is, one after the other."""
         evaluation, target, began = self.evaluation, self.workload.target, perf_counter()
         if stage != "evaluate":
             return HeldEvaluations(why="a workload's checkpoints are autoopt's own")
@@ -497,5 +491,4 @@ class Training:
         self.clock.start()
 
     def close(self) -> None:
-        """Ends the loader's workers."""
         self.batch_iterator.close()

@@ -123,7 +123,6 @@ class TrialContext:
 
     @cached_property
     def facts(self) -> WorkloadFacts:
-        """Facts of the workload that strategies may know."""
         facts = self.training.facts(self.spec.workload)
         lost = affinity.lost_affinity_warning(self.cores_at_start, "importing or building the workload")
         return facts.model_copy(update={"warnings": (*facts.warnings, lost)}) if lost else facts
@@ -140,7 +139,6 @@ class TrialContext:
         return own if self.spec.target is None else self.spec.target
 
     def close(self) -> None:
-        """Ends the loader's workers and drops the run."""
         if self._training is not None:
             self._training.close()
         self._training = None

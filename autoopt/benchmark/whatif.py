@@ -108,7 +108,6 @@ def _autocast(device: torch.device, dtype: torch.dtype | None) -> Any:
 
 
 def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:
-    """Seconds of one forward and backward."""
     model.zero_grad(set_to_none=True)
     training.device.synchronize()
     with matmul_precision(matmul):

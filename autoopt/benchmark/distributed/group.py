@@ -49,7 +49,6 @@ class Board:
             os.close(descriptor)
 
     def put(self, place: int, lap: int, step: int) -> None:
-        """Writes a step of a lap for all to read."""
         self._numbers[place] = lap << _SHIFT | step
 
     def get(self, place: int, lap: int) -> int | None:
@@ -74,7 +73,6 @@ class Group:
         return [value]
 
     def agree(self, value: T) -> T:
-        """The first process's value."""
         return value
 
     def on_first(self, work: Callable[[], T]) -> T:

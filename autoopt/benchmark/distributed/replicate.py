@@ -80,7 +80,6 @@ def options_of(model: nn.Module) -> dict[str, Any] | None:
 
 
 def compress(model: DistributedDataParallel) -> None:
-    """Lets gradients travel as bfloat16."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
     model.register_comm_hook(None, bf16_compress_hook)

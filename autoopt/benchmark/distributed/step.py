@@ -195,7 +195,6 @@ def buckets_of(gradient_bytes: int, megabytes: float | None) -> list[int]:
 
 
 def spread(values: list[float]) -> Spread:
-    """Quartiles of repeats."""
     if len(values) < 2:
         return Spread(low=values[0], median=values[0], high=values[0], n=len(values))
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
