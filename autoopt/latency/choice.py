@@ -64,7 +64,6 @@ def merged(one: Variant, other: Variant) -> Variant | None:
 
 
 def possible(variant: Variant) -> bool:
-    """Whether engine, precision and layout go together."""
     if variant.engine == "onnxruntime":
         return variant.precision in ("as_is", "int8_dynamic", "int8_static") and not variant.channels_last
     if variant.engine == "aotinductor":

@@ -93,7 +93,6 @@ class ServingArm(TrialArm):
 
     @property
     def complete(self) -> bool:
-        """Whether it was measured long enough to count."""
         return len(self.blocks.get(self.servers.serve.clients, ())) >= MIN_BLOCKS
 
     @property
@@ -112,7 +111,6 @@ class Servers:
 
     @property
     def shape(self) -> JsonDict:
-        """The shape of requests, as arguments of tasks."""
         return {"sizes": list(self.serve.sizes), "lengths": list(self.serve.lengths)}
 
     def describe(self) -> JsonDict:

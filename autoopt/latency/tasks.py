@@ -42,8 +42,6 @@ REQUESTS, CALIBRATION, WARM_UP = 256, 64, 10
 
 @dataclass
 class Serving:
-    """The state of a process that serves."""
-
     predictor: Any
     ask: Ask
     requests: list[Request]
