@@ -304,7 +304,6 @@ def _step(training: LiveTraining, functions: list[Function], batches: list[Any])
 
 
 def forced_in_step(training: LiveTraining, batches: list[Any], step: float) -> list[Advice]:
-    """Calls in a step that are no part of training."""
     with watched_calls() as found:
         training.whole_step(batches)
     return advice_of_calls(found, step)

@@ -123,7 +123,7 @@ def analyse(
             "ceiling_step_seconds": None if best is None else min(best, step),
             "bottleneck": name,
             "bottleneck_class": classify(pipeline, name, peaks),
-            "deeper": deeper_chain(pipeline, name, timings, peaks),
+            "deeper": deeper_chain(pipeline, name, timings),
         }
     )
 

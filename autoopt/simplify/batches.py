@@ -103,7 +103,6 @@ class Fetch:
         self.size = loader.batch_size or 1
 
     def indices(self) -> list[Any]:
-        """The next micro-batch's indices; empty for an iterable dataset."""
         if self.iterable:
             return []
         while True:
@@ -148,7 +147,6 @@ def fresh_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def nbytes(batch: Any) -> int:
-    """Bytes of all tensors in a batch, however it is nested."""
     return sum(leaf.numel() * leaf.element_size() for leaf in tensor_leaves(batch))
 
 

@@ -82,7 +82,6 @@ def ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> flo
 
 
 def matmul_peak(peaks: Peaks, precisions: tuple[str, ...]) -> float | None:
-    """The best measured matmul rate among the allowed precisions, FLOP/s."""
     rates = [getattr(peaks, f"matmul_{name}_flops_per_second") for name in precisions]
     return max((rate for rate in rates if rate), default=None)
 
@@ -174,7 +173,7 @@ def _launch_bound(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:
     return both / launches < 6 * peaks.launch_seconds
 
 
-def deeper_chain(pipeline: Pipeline, name: str | None, timings: StageTimings, peaks: Peaks) -> tuple[Deeper, ...]:
+def deeper_chain(pipeline: Pipeline, name: str | None, timings: StageTimings) -> tuple[Deeper, ...]:
     """From the bottleneck stage down: transforms and lines of the dataset, or modules and operators."""
     stage = pipeline.stage(name) if name else None
     if stage is None:

@@ -71,7 +71,7 @@ def costly_lines(
     whole = round_.whole_run
     if whole is None or whole.seconds <= 0:
         return ()
-    costs = [*_of_steps(round_, whole, facts, sites, made), *_between_steps(round_, whole, facts, sites, made)]
+    costs = [*_of_steps(round_, whole, facts, sites, made), *_between_steps(whole, facts, sites, made)]
     worth = [(seconds, cost) for cost in costs if (seconds := cost.seconds or 0.0) >= LEAST * whole.seconds]
     return tuple(cost for _, cost in sorted(worth, key=lambda item: -item[0])[:MOST])
 
@@ -143,7 +143,7 @@ def _of_steps(
 
 
 def _between_steps(
-    round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None, made: AbstractSet[str]
+    whole: WholeRun, facts: WorkloadFacts, sites: Sites | None, made: AbstractSet[str]
 ) -> Iterator[Advice]:
     workers = "persistent_workers=True, or fewer workers: each epoch starts them anew and waits for their first batch"
     for name, what, kind, edit in (

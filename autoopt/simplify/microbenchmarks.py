@@ -223,7 +223,6 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def count_operators(run: Callable[[], Any]) -> dict[str, Count]:
-    """Runs once and counts, by operator."""
     counter = Counter()
     with counter:
         run()

@@ -157,7 +157,6 @@ class _Flow:
         self.stepped_at = 0.0
 
     def period(self) -> float:
-        """Seconds between micro-batches once the flow is steady."""
         while len(self.done) < _SETTLED + _OBSERVED:
             self._assign()
             self._advance()

@@ -61,7 +61,6 @@ class Function:
                 yield dotted(node.func), node
 
     def loops(self) -> Iterator[ast.stmt | ast.expr]:
-        """Loops and comprehensions."""
         return (node for node in ast.walk(self.tree) if isinstance(node, LOOPS))
 
 
@@ -131,7 +130,6 @@ def parts_of(dataset: Any) -> Iterator[Any]:
 
 
 def dataset_functions(dataset: Any) -> list[Function]:
-    """How samples are made, however the dataset is wrapped."""
     methods = ("__getitem__", "__getitems__", "__iter__")
     found = [
         function_of(each)
@@ -287,7 +285,6 @@ class WatchedStep:
     double_seconds: float = 0.0
 
     def share(self, seconds: float) -> float | None:
-        """Of the watched step; None where it was not watched."""
         return seconds / self.total_seconds if self.total_seconds > 0 else None
 
 
