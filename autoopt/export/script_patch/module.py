@@ -73,7 +73,6 @@ def _imported_once(text: str) -> str:
 
 
 def _each_import(node: ast.stmt) -> Iterator[ast.stmt]:
-    """A statement's imports, one name each."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         for alias in node.names:
             one: ast.stmt = ast.Import([alias])

@@ -370,7 +370,6 @@ class Placing:
                 self._where_written(Placing._batches, edit, other)
 
     def _batches(self, edit: Edit, site: Site) -> None:
-        """Wraps what makes a loader's batches of samples."""
         source = self.edits(site.file).source
         call = self._call(source, site)
         _, passed = self._passed_on(source, call, site)
@@ -486,7 +485,6 @@ class Placing:
         return source, spot, name, False
 
     def _place_step(self, edit: Edit) -> None:
-        """Lines below the optimizer's step."""
         site = self.site("step")
         source = self.edits(site.file).source
         spot = source.spot(source.call(site, "step"))
@@ -539,7 +537,6 @@ class Placing:
                 edits.remove(spot)
 
     def _place_call(self, edit: Edit) -> None:
-        """Puts another expression in the place of a call."""
         file, line, name, text = edit.lines
         source = self.edits(file).source
         calls = [call for call in source.all_of(cst.Call) if source.called(call) == name]

@@ -78,7 +78,6 @@ class Source:
         return self._parents.get(node)
 
     def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """The nodes that a node is in, the nearest first."""
         parent = self.parent(node)
         while parent is not None:
             yield parent
@@ -127,7 +126,6 @@ class Source:
         return named[0]
 
     def names(self, place: Place, called: str) -> bool:
-        """Whether a call of this name is on these lines."""
         return bool(self._calls(place, called))
 
     def picked(self, place: Place) -> cst.Call | None:

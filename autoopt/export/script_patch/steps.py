@@ -353,7 +353,6 @@ class _Lines:
                     raise NoHonestEditError(f"{source.code(node)} stands between the model's call and its gradients")
 
     def names(self, wanted: list[str]) -> list[cst.Name]:
-        """Where these variables stand in them."""
         return [node for node in self._nodes if node.value in wanted]
 
     def of_batch(self) -> set[str]:
@@ -526,7 +525,6 @@ def _sums(source: Source, loop: cst.CSTNode) -> bool:
 
 
 def _divisors(source: Source, scope: cst.CSTNode) -> list[cst.BaseExpression]:
-    """What a function divides by."""
     return [n.right for n in source.all_of(cst.BinaryOperation, scope) if isinstance(n.operator, cst.Divide)] + [
         n.value for n in source.all_of(cst.AugAssign, scope) if isinstance(n.operator, cst.DivideAssign)
     ]
