@@ -93,7 +93,6 @@ class Posterior:
         self._log = np.tile(prior, (count, 1))
 
     def observe(self, seen: Observation) -> None:
-        """Takes a comparison into account."""
         slow = student.logpdf(seen.value, _DOF, loc=self._losses, scale=seen.error)
         same = float(student.logpdf(seen.value, _DOF, loc=0.0, scale=seen.error))
         self._log[: seen.place] += slow

@@ -51,7 +51,6 @@ class Trials:
     script: bool = False
 
     def begin(self, name: str, label: str) -> AbstractContextManager[AnyTrial]:
-        """A process of one side."""
         return self.runners[name].trial(self.plans[name], label)
 
     @property
@@ -136,7 +135,6 @@ class Evaluating:
 
     @property
     def loss_batches(self) -> int:
-        """How many that are."""
         return min((len(self.losses.get(name, [])) for name in ("baseline", "candidate")), default=0)
 
 
@@ -354,7 +352,6 @@ class Judge:
 
 @contextmanager
 def _blaming(name: str) -> Iterator[None]:
-    """Puts a side's name on what fails inside."""
     try:
         yield
     except TrialFailed as failure:

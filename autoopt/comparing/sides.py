@@ -192,7 +192,6 @@ def _patched(today: Side, diff: str) -> Side:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file that the user names."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

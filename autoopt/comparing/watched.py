@@ -101,7 +101,6 @@ class Pairs:
     tampered: str = ""
 
     def trained(self, side: str, steps: int, seconds: float) -> None:
-        """Books steps that a side was asked for."""
         before = self.spent.get(side, (0, 0.0))
         self.spent[side] = before[0] + steps, before[1] + seconds
 
@@ -211,7 +210,6 @@ class WatchedArm(TrialArm):
         self._sample()
 
     def _sample(self) -> None:
-        """Takes entries of the weights, as they are now."""
         found = self._process.call(SAMPLED, timeout=self._patience + PATIENCE, seed=self.pair.entries)
         self.pair.seen.setdefault(self._label, {})[self.run, self.position] = found["values"]
 
