@@ -94,7 +94,6 @@ class LiveView(View):
         self._live.stop()
 
     def frame(self) -> RenderableType:
-        """The frame of this moment."""
         size = self._console.size
         return draw(self._state, *self._times(), size.width, size.height)
 

@@ -47,7 +47,6 @@ class Claim:
 
 
 def claim_of(result: Result) -> Claim:
-    """The claim of a document."""
     record = result.speedup.headline
     if record is None:
         shown = interval(result.speedup.throughput, "/speedup/throughput")
@@ -79,7 +78,6 @@ def _planned(steps: float | None, result: Result) -> bool:
 
 
 def headline_phrase(result: Result) -> Phrase:
-    """The first line."""
     claim = claim_of(result)
     if claim.status == "none":
         return _nothing(result)

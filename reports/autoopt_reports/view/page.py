@@ -72,7 +72,6 @@ class Report(Page):
 
 
 def _subtitle(result: Result) -> Phrase:
-    """The workload and the machine."""
     environment, parameters = result.environment, result.workload.parameters
     parts = [name(result.workload.spec, 80), name(environment.device_name or environment.device, 60)]
     found = [say("{}", part) for part in parts]

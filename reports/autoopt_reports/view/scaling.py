@@ -26,8 +26,6 @@ class ScalingRow:
 
 
 class ScalingView:
-    """A training in several processes."""
-
     def __init__(self, found: Scaling) -> None:
         points, reported = enumerate(found.points), enumerate(found.forecast or ())
         self.rows = tuple(ScalingRow(point, f"/scaling/points/{index}") for index, point in points)
@@ -201,8 +199,6 @@ class TuningRow:
 
 
 class TuningView:
-    """The search of hyper-parameters."""
-
     def __init__(self, tuning: Tuning) -> None:
         self.headline = _tuning_headline(tuning)
         self.parameters = tuple(name(each, 40) for each in tuning.own)

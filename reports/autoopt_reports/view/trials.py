@@ -12,8 +12,6 @@ from autoopt_reports.view.text import Number, Phrase, change_name, interval, nam
 
 
 class TrialRow:
-    """A trial by its place in the document."""
-
     def __init__(self, place: int, trial: Trial) -> None:
         at, quality = f"/trials/{place}", trial.quality
         self.id, self.place = trial.id, place
