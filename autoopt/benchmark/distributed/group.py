@@ -129,13 +129,12 @@ class Ranks(Group):
                 found = work()
             except Exception as raised:
                 error = raised
-        said = self.agree(None if error is None else f"{type(error).__name__}: {error}")
+        said, found = self.agree((None if error is None else f"{type(error).__name__}: {error}", found))
         if error is not None:
             raise error
         if said is not None:
             raise RuntimeError(f"the first process failed: {said}")
-        agreed: T = self.agree(found)
-        return agreed
+        return found  # type: ignore[no-any-return]
 
     def agreed(self, enough: Enough, most: int | None = None) -> Enough:
         self._lap += 1
