@@ -218,10 +218,8 @@ def _revision(given: str, commit: str, workload: Build | Script, root: Path, fol
 def _word(word: str, root: Path, folder: Path) -> str:
     """An absolute path into the repository as the checkout has it, where it does."""
     path = Path(word)
-    if not path.is_absolute() or not path.is_relative_to(root):
-        return word
-    there = folder / path.relative_to(root)
-    return str(there) if there.exists() else word
+    there = folder / path.relative_to(root) if path.is_relative_to(root) else None
+    return str(there) if there is not None and there.exists() else word
 
 
 def _there(path: Path | None, root: Path, folder: Path, of: object) -> Path:
@@ -323,13 +321,9 @@ def _link_untracked(root: Path, folder: Path) -> None:
 
 def moved(paths: list[str], root: Path, folder: Path) -> tuple[str, ...]:
     """Paths of today, with the checkout in the place of the repository; installed packages stay where they are."""
-    found = []
-    for entry in paths:
-        path = Path(entry).resolve()
-        found.append(
-            str(folder / path.relative_to(root)) if path.is_relative_to(root) and not is_installed(path) else entry
-        )
-    return tuple(dict.fromkeys(found))
+    today = ((entry, Path(entry).resolve()) for entry in paths)
+    own = {entry: path for entry, path in today if path.is_relative_to(root) and not is_installed(path)}
+    return tuple(dict.fromkeys(str(folder / own[e].relative_to(root)) if e in own else e for e in paths))
 
 
 def python_path(python: str, root: Path, folder: Path) -> tuple[str, ...]:
