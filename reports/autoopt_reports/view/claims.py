@@ -11,8 +11,8 @@ from typing import Literal
 
 from autoopt.records import Headline, Result, StopReason
 from autoopt_reports.view import units
-from autoopt_reports.view.quality import quality_view
-from autoopt_reports.view.text import Interval, Number, Phrase, interval, name, number, say
+from autoopt_reports.view.quality import both, quality_view
+from autoopt_reports.view.text import Interval, Number, Phrase, interval, name, number, numbers, say
 from autoopt_reports.view.trials import UNMEASURED
 
 Status = Literal["faster", "point", "unsure", "none", "slower", "unmeasured"]
@@ -36,7 +36,7 @@ class Claim:
     of_what: str
     value: Number | None
     interval: Interval | None
-    seconds: tuple[Number, Number] | None
+    seconds: tuple[Number, ...] | None
     record: Headline | None
 
     @property
@@ -54,10 +54,7 @@ def claim_of(result: Result) -> Claim:
         return Claim(found, "in samples per second", shown.value if shown else None, shown, None, None)
     shown = interval(record.estimate, AT)
     value = shown.value if shown is not None else number(record.value, units.ratio, f"{AT}/value")
-    seconds = (
-        number(record.baseline_seconds, units.duration, f"{AT}/baseline_seconds"),
-        number(record.best_seconds, units.duration, f"{AT}/best_seconds"),
-    )
+    seconds = numbers(record, AT, units.duration, "baseline_seconds", "best_seconds")
     of_what = record.of_what
     if record.kind == "to_target" and not result.objective.has_target:
         of_what = "for the same steps"
@@ -128,15 +125,9 @@ def qualifier_phrases(result: Result) -> tuple[Phrase, ...]:
         pieces.append(say("modelled from measured parts"))
     pieces.append(say("verified end to end" if result.speedup.end_to_end_verified else "not verified"))
     pieces.append(say(quality_view(result).short))
-    before, after = result.baseline.peak_memory_bytes, result.best.peak_memory_bytes
-    if before is not None and after is not None:
-        pieces.append(
-            say(
-                "peak memory {} → {}",
-                number(before, units.bytes_, "/baseline/peak_memory_bytes"),
-                number(after, units.bytes_, "/best/peak_memory_bytes"),
-            )
-        )
+    before, after = both(result, units.bytes_, "peak_memory_bytes")
+    if not before.missing and not after.missing:
+        pieces.append(say("peak memory {} → {}", before, after))
     return tuple(pieces)
 
 
@@ -204,8 +195,8 @@ def _baseline_run(result: Result) -> Phrase:
     baseline = number(before.value, units.duration, f"{at}/value")
     if before.low == before.high:
         return say("Your run takes {} to {}.", baseline, target_phrase(result))
-    low, high = (number(getattr(before, end), units.duration, f"{at}/{end}") for end in ("low", "high"))
-    return say("Your run takes {} [{} to {}] to {}.", baseline, low, high, target_phrase(result))
+    bounds = numbers(before, at, units.duration, "low", "high")
+    return say("Your run takes {} [{} to {}] to {}.", baseline, *bounds, target_phrase(result))
 
 
 def _made_from(record: Headline) -> Phrase:
@@ -229,8 +220,7 @@ def _factors(record: Headline) -> Phrase:
     for ratio, field in ((record.step_ratio, "step_ratio"), (steps, "steps_ratio")):
         known = interval(ratio, f"{AT}/{field}") if ratio.confidence is not None else None
         parts.append(known.phrase if known else say("{}", number(ratio.value, units.ratio, f"{AT}/{field}/value")))
-    counts = (number(record.baseline_steps, units.count, f"{AT}/baseline_steps"),
-              number(record.best_steps, units.count, f"{AT}/best_steps"))  # fmt: skip
+    counts = numbers(record, AT, units.count, "baseline_steps", "best_steps")
     return say("Two factors: seconds a step {}, " + steps_name(record) + " {} ({} → {}).", *parts, *counts)
 
 

@@ -20,6 +20,7 @@ from autoopt_reports.view.text import (
     interval,
     name,
     number,
+    numbers,
     say,
     throughput,
 )
@@ -99,13 +100,8 @@ def _support(profile: Profile) -> tuple[Phrase, ...]:
     round_ = profile.round
     lines = []
     if round_.ceiling_step_seconds is not None:
-        lines.append(
-            say(
-                "A step takes {}; with every stage at its ceiling it would take {}.",
-                number(round_.step_seconds, units.duration, "/round/step_seconds"),
-                number(round_.ceiling_step_seconds, units.duration, "/round/ceiling_step_seconds"),
-            )
-        )
+        seconds = numbers(round_, "/round", units.duration, "step_seconds", "ceiling_step_seconds")
+        lines.append(say("A step takes {}; with every stage at its ceiling it would take {}.", *seconds))
     if round_.bottleneck:
         lines.append(with_kind(say("The bottleneck is {}", name(round_.bottleneck, 60)), round_) + ".")
     lines.append(say("Nothing was changed and nothing was tried: these are measurements and predictions."))

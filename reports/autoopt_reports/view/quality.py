@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoopt.records import Configuration, Quality, Result, Trial, Verdict
-from autoopt_reports.view.text import LONGEST_SENTENCES, Name, Number, Phrase, name, number, say
-from autoopt_reports.view.units import count, plain
+from autoopt_reports.view.text import LONGEST_SENTENCES, Name, Number, Phrase, name, number, numbers, say
+from autoopt_reports.view.units import Formatter, count, plain
 
 Claim = str
 """A key of :data:`SHORT`."""
@@ -121,7 +121,18 @@ def metric_phrase(result: Result) -> Phrase | None:
     return text + _too_wide(result, quality) + "."
 
 
-def metric_pair(result: Result) -> tuple[Number, Number] | None:
+def both(result: Result, form: Formatter, field: str, inner: str = "") -> tuple[Number, ...]:
+    """A field of the baseline and of the final plan; ``inner``: the part of it that is shown."""
+    sides = []
+    for side in ("baseline", "best"):
+        held, at = getattr(getattr(result, side), field), f"/{side}/{field}"
+        if held is not None and inner:
+            held, at = getattr(held, inner), f"{at}/{inner}"
+        sides.append(number(held, form, at))
+    return tuple(sides)
+
+
+def metric_pair(result: Result) -> tuple[Number, ...] | None:
     """The metric of the baseline and of the final plan, both read after the same training; None without such readings.
 
     The last evaluations of two trainings are such readings where both came to the target, and none where one of them
@@ -129,10 +140,7 @@ def metric_pair(result: Result) -> tuple[Number, Number] | None:
     """
     quality = result.quality
     if quality is not None and quality.baseline is not None and quality.candidate is not None:
-        return (
-            number(quality.baseline, plain, "/quality/baseline"),
-            number(quality.candidate, plain, "/quality/candidate"),
-        )
+        return numbers(quality, "/quality", plain, "baseline", "candidate")
     before, after = _last_of_each_step(result.baseline), _last_of_each_step(result.best)
     common = before.keys() & after.keys()
     trained = all(any(run.reached for run in side.curves) for side in (result.baseline, result.best))
@@ -144,7 +152,7 @@ def metric_pair(result: Result) -> tuple[Number, Number] | None:
         return None
     if not ended and (before or after):
         return None
-    return number(result.baseline.metric, plain, "/baseline/metric"), number(result.best.metric, plain, "/best/metric")
+    return both(result, plain, "metric")
 
 
 def _ends_at_target(result: Result) -> bool:
@@ -211,6 +219,4 @@ def _difference(quality: Quality, path: str, metric: Name, claim: Claim) -> Phra
 
 def _interval(quality: Quality, path: str) -> Phrase:
     """The difference of the metric, in its unit, with its bounds."""
-    ends = ("value", "low", "high")
-    each = (number(getattr(quality.difference, end), plain, f"{path}/difference/{end}") for end in ends)
-    return say("{} [{} to {}]", *each)
+    return say("{} [{} to {}]", *numbers(quality.difference, f"{path}/difference", plain, "value", "low", "high"))

@@ -10,7 +10,7 @@ from autoopt.records.model_scaling import ModelScaling, ModelSizePoint, PowerLaw
 from autoopt.records.tuning import Tuning, TuningTrial
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import Detail
-from autoopt_reports.view.text import Name, Number, Phrase, interval, join, name, number, say, setting_text
+from autoopt_reports.view.text import Name, Number, Phrase, interval, join, name, number, numbers, say, setting_text
 
 
 class ScalingRow:
@@ -145,8 +145,7 @@ def _law(found: ModelScaling, of: Literal["error", "seconds"], law: PowerLaw | N
         " ({} CI; standard error {}; {} trainings of {} sizes",
         exponent.confidence,
         number(law.standard_error, units.significant, f"{at}/standard_error"),
-        number(law.runs, units.count, f"{at}/runs"),
-        number(law.sizes, units.count, f"{at}/sizes"),
+        *numbers(law, at, units.count, "runs", "sizes"),
     )
     if law.by_size:
         said += say(", which lie farther from a line than trainings of one size from each other: each size counts once")

@@ -96,6 +96,11 @@ def number(value: float | None, form: units.Formatter, path: str, *more: str, ho
     return Number(units.NOT_MEASURED if value is None else form(value), value, (path, *more), how)
 
 
+def numbers(held: object, path: str, form: units.Formatter, *fields: str) -> tuple[Number, ...]:
+    """Fields of what stands at ``path``."""
+    return tuple(number(getattr(held, field), form, f"{path}/{field}") for field in fields)
+
+
 def throughput(configuration: Configuration, path: str) -> Number:
     """Samples per second; steps, where samples cannot be counted and the steps were timed."""
     step = configuration.step_seconds

@@ -8,7 +8,7 @@ from statistics import median
 
 from autoopt.records import Estimate, EstimateKind, Result, Trial, Verdict
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Number, Phrase, change_name, interval, name, number, say
+from autoopt_reports.view.text import Number, Phrase, change_name, interval, name, number, numbers, say
 
 
 class TrialRow:
@@ -65,8 +65,7 @@ def account_phrase(result: Result) -> Phrase:
     return say(
         "Every speed and ratio is computed from {} blocks of {} processes, {} of training: each block is one line of "
         "account.csv in the run directory, and its column evidence names the trial.",
-        number(account.blocks, units.count, "/account/blocks"),
-        number(account.processes, units.count, "/account/processes"),
+        *numbers(account, "/account", units.count, "blocks", "processes"),
         number(account.seconds, units.duration, "/account/seconds"),
     )
 

@@ -99,6 +99,4 @@ def floor_to(value: float, decimals: int) -> float:
 
 
 def ceil_to(value: float, decimals: int) -> float:
-    scale = 10.0**decimals
-    nearest = round(value, decimals)
-    return nearest if nearest >= value else math.ceil(value * scale) / scale
+    return -floor_to(-value, decimals)

@@ -19,7 +19,7 @@ from autoopt_reports.view.claims import (
     target_phrase,
 )
 from autoopt_reports.view.pipeline import with_kind
-from autoopt_reports.view.quality import metric_pair, metric_phrase
+from autoopt_reports.view.quality import both, metric_pair, metric_phrase
 from autoopt_reports.view.text import (
     Number,
     Phrase,
@@ -28,6 +28,7 @@ from autoopt_reports.view.text import (
     join,
     name,
     number,
+    numbers,
     say,
     throughput,
 )
@@ -97,11 +98,9 @@ def _why(result: Result, status: Status) -> list[Phrase]:
         if round_.bottleneck:
             what = with_kind(say("Bottleneck: {}", name(round_.bottleneck, 60)), round_)
             if round_.ceiling_step_seconds is not None:
-                what = what + say(
-                    ". A step takes {} in its profile; the ceiling of this machine is {}",
-                    number(round_.step_seconds, units.duration, f"/rounds/{last}/step_seconds"),
-                    number(round_.ceiling_step_seconds, units.duration, f"/rounds/{last}/ceiling_step_seconds"),
-                )
+                words = ". A step takes {} in its profile; the ceiling of this machine is {}"
+                fields = "step_seconds", "ceiling_step_seconds"
+                what = what + say(words, *numbers(round_, f"/rounds/{last}", units.duration, *fields))
             phrases.append(what + ".")
     text = result.more_budget if status == "none" else ""
     more = [say("{}.", name(text[:1].upper() + text[1:]))] if text else []
@@ -123,64 +122,48 @@ def _facts(result: Result) -> tuple[Fact, ...]:
     """Before and after. What is timed is all of the headline's record; of the final comparison where there is none."""
     record, metric = result.speedup.headline, result.objective.metric or "metric"
     facts = [*(_compared(result) if record is None or not result.found else _recorded(result, record))]
-    facts += [_pair(result, "peak memory", "peak_memory_bytes", units.bytes_), _metric(result, str(name(metric, 24)))]
+    facts.append(Fact("peak memory", *both(result, units.bytes_, "peak_memory_bytes")))
+    facts.append(_metric(result, str(name(metric, 24))))
     if result.objective.price_per_hour is not None:
-        facts.append(_pair(result, "cost to target", "cost_to_target", units.money))
+        facts.append(Fact("cost to target", *both(result, units.money, "cost_to_target")))
     return tuple(facts)
 
 
 def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
-    sides = ("baseline", "best")
-    seconds = [number(getattr(record, f"{s}_seconds"), units.duration, f"{AT}/{s}_seconds") for s in sides]
+    seconds = numbers(record, AT, units.duration, "baseline_seconds", "best_seconds")
     if record.kind == "per_step":
         what = "start and evaluations included" if record.source == "trained" else "final comparison"
         yield Fact(f"a step, {what}", *seconds)
         return
     yield Fact("time to target" if record.kind == "to_target" else f"time to {target_phrase(result)}", *seconds)
-    steps = [getattr(record, f"{s}_steps") for s in sides]
-    if None in steps:
-        return
+    steps = numbers(record, AT, units.count, "baseline_steps", "best_steps")
     each = [
-        number(took.value / count, units.duration, *took.paths, f"{AT}/{side}_steps", how="quotient")
-        for took, count, side in zip(seconds, steps, sides, strict=True)
-        if took.value is not None
+        number(took.value / count.value, units.duration, *took.paths, *count.paths, how="quotient")
+        for took, count in zip(seconds, steps, strict=True)
+        if took.value is not None and count.value is not None
     ]
+    if len(each) < 2:
+        return
     yield Fact("a step, start and evaluations included", *each)
     if record.steps_ratio is not None:
-        counts = [number(count, units.count, f"{AT}/{s}_steps") for count, s in zip(steps, sides, strict=True)]
-        yield Fact(steps_name(record), *counts)
+        yield Fact(steps_name(record), *steps)
 
 
 def _compared(result: Result) -> Iterator[Fact]:
     """Without a headline: the time to target, and steps as the final comparison timed them."""
     to_target = "time to target" if result.objective.has_target else f"time to {target_phrase(result)}"
-    yield _pair(result, to_target, "time_to_target_seconds", units.duration, "value")
-    yield _pair(result, "step in interleaved blocks, median", "step_seconds", units.duration, "p50")
+    yield Fact(to_target, *both(result, units.duration, "time_to_target_seconds", "value"))
+    yield Fact("step in interleaved blocks, median", *both(result, units.duration, "step_seconds", "p50"))
     rates = throughput(result.baseline, "/baseline"), throughput(result.best, "/best")
     yield Fact("throughput in interleaved blocks", *rates)
 
 
-def _pair(result: Result, label: str, field: str, form: units.Formatter, inner: str = "") -> Fact:
-    sides = []
-    for side in ("baseline", "best"):
-        held, at = getattr(getattr(result, side), field), f"/{side}/{field}"
-        if held is not None and inner:
-            held, at = getattr(held, inner), f"{at}/{inner}"
-        sides.append(number(held, form, at))
-    return Fact(label, *sides)
-
-
 def _metric(result: Result, label: str) -> Fact:
     """The metric on both sides after the same training; without such readings the final plan's is not shown."""
-    pair = metric_pair(result) if result.found else None
-    if pair is not None:
-        return Fact(label, *pair)
-    after = None if result.found else result.best.metric
-    return Fact(
-        label,
-        number(result.baseline.metric, units.plain, "/baseline/metric"),
-        number(after, units.plain, "/best/metric"),
-    )
+    before, after = both(result, units.plain, "metric")
+    if result.found:
+        before, after = metric_pair(result) or (before, number(None, units.plain, "/best/metric"))
+    return Fact(label, before, after)
 
 
 def _commands(result: Result) -> tuple[Command, ...]:
