@@ -9,8 +9,6 @@ from autoopt.simplify.stage_timings import INPUT
 
 SHARED = (*INPUT, *LINK, "forward", "backward")
 """Stages of which each process has its share of the batch."""
-HIDDEN = 0.05
-"""Of the seconds of messages: where no more is exposed all of them are hidden, and more might be."""
 
 
 def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int | None) -> tuple[ScalingForecast, ...]:
@@ -28,7 +26,7 @@ def forecasts(round_: Round, sent: Communication, *, own_batch: bool, cores: int
     # of what messages add to the step, the part beyond their own seconds: processes wait for one another
     beyond = max(0.0, sent.exposed - sent.alone.median)
     most_hidden = sent.hidden
-    if sent.exposed <= HIDDEN * sent.alone.median and "backward" in stages:  # where all were, as many as it takes
+    if sent.exposed <= 0.05 * sent.alone.median and "backward" in stages:  # where all were, as many as it takes
         most_hidden = max(sent.hidden, stages["backward"].seconds)
 
     def share(processes: int) -> float:

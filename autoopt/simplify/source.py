@@ -37,8 +37,6 @@ WORTH = 0.3
 """Of what is above it: a part that explains less ends the chain."""
 _OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
 """Parts of torch that ask for values of their own accord: an optimizer's count of steps, the norm of gradients."""
-EVERY = 0.004
-"""Seconds between two samples: some hundred a second tell a share of a step within some percent."""
 OTHERS = ("nn/modules/module.py", "utils/data/", "optim/", "autograd/")
 """Parts of torch whose callees belong to another stage than the user's own line: model, loader, optimizer, backward."""
 AROUND = OTHERS[:2]
@@ -497,6 +495,6 @@ class Sampler:
         self._thread.join()
 
     def _sample(self) -> None:
-        while not self._over.wait(EVERY):
+        while not self._over.wait(0.004):  # some hundred samples a second tell a share of a step within some percent
             if not self._training.evaluates:
                 self.samples.see(sys._current_frames().get(self._number))
