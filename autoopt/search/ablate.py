@@ -84,10 +84,7 @@ def _ablate_by_whole_runs(context: RunContext, state: SearchState, deadline: flo
 
 
 def _dropped(strategy: str, without: Estimate) -> str:
-    return (
-        f"{strategy} was dropped in the ablation: with it the plan is {without.value:.3f}x "
-        f"[{without.low:.3f}, {without.high:.3f}] as fast as without"
-    )
+    return f"{strategy} was dropped in the ablation: with it the plan is {without.text('.3f')} as fast as without"
 
 
 def _expected(state: SearchState, change: Change) -> float:
@@ -408,13 +405,13 @@ def compare_switched(
     earlier = [pairs_before(plan) for plan in chosen]
 
     def measure() -> Several:
-        rule = context.rule(until - context.now())
+        rule = context.rule(until - context.now(), warm_up_seconds=STEADY_SECONDS)
         contest = Contest(
             Source(context.runner.start, switched=base),
             shared,
             chosen,
             role,
-            rule.model_copy(update={"warm_up_seconds": STEADY_SECONDS}),
+            rule,
             clock=context.now,
             noise=state.noise,
             rng=np.random.default_rng([context.seed, len(state.ablations), state.numbers, 6]),

@@ -12,7 +12,7 @@ from functools import partial
 from autoopt.benchmark.target import whole_run_seconds
 from autoopt.errors import TrialFailed
 from autoopt.events import Kept
-from autoopt.records import Estimate, JsonDict, Plan, Quality, Round, Speedup, Trial, Verdict
+from autoopt.records import Estimate, Plan, Quality, Round, Speedup, Trial, Verdict
 from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
@@ -22,7 +22,7 @@ from autoopt.search.candidate import FEWEST_PAIRS, Candidate, candidate_of, sett
 from autoopt.search.confirmation import OpenTrial
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Proposal
-from autoopt.search.run_context import RunContext
+from autoopt.search.run_context import RunContext, key_of
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case
 
@@ -118,12 +118,7 @@ def _try(
     ruling = Judgement(verdict=Verdict.INCONCLUSIVE, reason="nothing was measured", quality=NOT_TESTED)
     same = stage == "evaluate" and "batch_size" not in candidate.change.setting
     while len(pairs) < most and not context.stopping():
-        key: JsonDict = {
-            "purpose": f"trial {opened.number}",
-            "incumbent": state.incumbent.model_dump(),
-            "candidate": candidate.plan.model_dump(),
-            "pair": len(pairs),
-        }
+        key = {**key_of(f"trial {opened.number}", state.incumbent, candidate.plan), "pair": len(pairs)}
         measure = partial(_measured, context, (state.incumbent, candidate.plan), stage, len(pairs))
         try:
             pair = context.run.step("evaluations", key, measure, EvaluationPair)

@@ -175,8 +175,7 @@ def _measured(
         if whole is None or not seen:
             continue
         worst, name = max(seen, key=lambda item: abs(log(item[0].value)))
-        mean, most_off = (f"{each.value:.3f}x [{each.low:.3f}, {each.high:.3f}]" for each in (whole, worst))
-        text = f"next to its neighbors {mean} in the mean, and {name} {most_off} at the worst"
+        text = f"next to its neighbors {whole.text('.3f')} in the mean, and {name} {worst.text('.3f')} at the worst"
         if max(abs(log(ratio)) for ratio in (whole.low, whole.high, worst.value)) <= most:
             return True, f"{text}: within the noise floor of {floor:.1%}"
         if any(log(each.high) < -most or log(each.low) > most for each in (whole, *(each for each, _ in seen))):

@@ -41,35 +41,25 @@ class Choice:
         return strategy not in self.skip and (not self.only or strategy in self.only)
 
 
-class _Considered:
-    """A strategy with its first setting."""
+@dataclass(frozen=True)
+class Proposal:
+    """A strategy with its first setting, and the prediction of that."""
 
     strategy: Strategy
-    setting: JsonDict
+    predicted: Estimate | None = None
+    setting: JsonDict = field(default_factory=dict)
 
     @property
     def change(self) -> Change:
         return Change(strategy=self.strategy.name, setting=self.setting)
 
 
-@dataclass(frozen=True)
-class Proposal(_Considered):
-    """A strategy worth trying, with the prediction of its first setting."""
+@dataclass(frozen=True, kw_only=True)
+class Skipped(Proposal):
+    """One that is not tried, and why."""
 
-    strategy: Strategy
-    predicted: Estimate | None = None
-    setting: JsonDict = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Skipped(_Considered):
-    """A strategy that is not tried, and why."""
-
-    strategy: Strategy
     verdict: Verdict
     reason: str
-    setting: JsonDict = field(default_factory=dict)
-    predicted: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -103,15 +93,9 @@ def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float
         threshold: a speedup; one whose prediction, at the very best, is below it is not tried.
         untrainable: why no change of training can be judged; empty where one can.
     """
-    proposals: list[Proposal] = []
-    skipped: list[Skipped] = []
-    for strategy in registry.values():
-        item = _consider(registry, strategy, case, choice, threshold, untrainable)
-        if isinstance(item, Proposal):
-            proposals.append(item)
-        else:
-            skipped.append(item)
-    return Queue(tuple(proposals), tuple(skipped))
+    every = [_consider(registry, strategy, case, choice, threshold, untrainable) for strategy in registry.values()]
+    skipped = tuple(each for each in every if isinstance(each, Skipped))
+    return Queue(tuple(each for each in every if not isinstance(each, Skipped)), skipped)
 
 
 def by_promise(proposals: Sequence[Proposal]) -> list[Proposal]:
@@ -131,49 +115,49 @@ def by_promise(proposals: Sequence[Proposal]) -> list[Proposal]:
 def _consider(
     registry: Registry, strategy: Strategy, case: Case, choice: Choice, threshold: float, untrainable: str
 ) -> Proposal | Skipped:
-    refused = unwanted(strategy, choice)
-    if refused:
-        return Skipped(strategy, Verdict.NOT_TRIED, refused)
+    predicted: Estimate | None = None
+    setting: JsonDict = {}
+
+    def skipped(verdict: Verdict, reason: str) -> Skipped:
+        return Skipped(strategy, predicted, setting, verdict=verdict, reason=reason)
+
+    if refused := unwanted(strategy, choice):
+        return skipped(Verdict.NOT_TRIED, refused)
     try:
         for change in case.plan.changes:
             if strategy.name in registry[change.strategy].excludes:
-                return Skipped(strategy, Verdict.NOT_APPLICABLE, f"it has no effect in addition to {change.strategy}")
-        refused = _without_loader(strategy, case)
-        if refused:
-            return Skipped(strategy, Verdict.NOT_APPLICABLE, refused)
+                return skipped(Verdict.NOT_APPLICABLE, f"it has no effect in addition to {change.strategy}")
+        if refused := _without_loader(strategy, case):
+            return skipped(Verdict.NOT_APPLICABLE, refused)
         applies = strategy.applies(case)
         if not applies:
-            return Skipped(strategy, Verdict.NOT_APPLICABLE, _why_not(strategy, case, applies.reason))
+            why, crashed = (
+                applies.reason or "it says that it does not apply",
+                case.inspected(strategy.name).get("error"),
+            )
+            known = f" (its look into the workload failed: {crashed})" if crashed else ""
+            return skipped(Verdict.NOT_APPLICABLE, f"{why}{known}")
         if untrainable and strategy.risk.trains_otherwise:
-            return Skipped(strategy, Verdict.NOT_TRIED, untrainable)
-        for first in strategy.settings(case):
-            setting = dict(first)
-            break
-        else:
-            return Skipped(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")
+            return skipped(Verdict.NOT_TRIED, untrainable)
+        first = next(iter(strategy.settings(case)), None)
+        if first is None:
+            return skipped(Verdict.NOT_APPLICABLE, "it has no setting to try here")
+        setting = dict(first)
         for trial in case.trials:  # an exception of its own: another incumbent mends none
             own = trial.strategy == strategy.name and trial.setting == setting and not trial.companions
             if own and trial.reason.startswith("error:"):
-                return Skipped(strategy, Verdict.FAILED, trial.reason, setting)
-        refused = _refused(registry, strategy, case, setting)
-        if refused:
-            return Skipped(strategy, Verdict.NOT_APPLICABLE, refused, setting)
+                return skipped(Verdict.FAILED, trial.reason)
+        if refused := _refused(registry, strategy, case, setting):
+            return skipped(Verdict.NOT_APPLICABLE, refused)
         predicted = predict(strategy, case, setting)
     except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
-        return Skipped(strategy, Verdict.FAILED, plugin_error(error))
+        return Skipped(strategy, verdict=Verdict.FAILED, reason=plugin_error(error))
     best = best_of(strategy, predicted, case)
     if predicted is not None and best < threshold:
         gain = predicted_gain(predicted)
         text = "" if gain is None else f"predicted {gain:.3f}x, "
-        reason = f"cannot pay: {text}at the very best {best:.3f}x, below {threshold:.3f}x"
-        return Skipped(strategy, Verdict.NOT_TRIED, reason, setting, predicted)
+        return skipped(Verdict.NOT_TRIED, f"cannot pay: {text}at the very best {best:.3f}x, below {threshold:.3f}x")
     return Proposal(strategy, predicted, setting)
-
-
-def _why_not(strategy: Strategy, case: Case, reason: str) -> str:
-    """Why it does not apply; what it knows of the workload may be nothing, for its look into it crashed."""
-    reported, crashed = reason or "it says that it does not apply", case.inspected(strategy.name).get("error")
-    return f"{reported} (its look into the workload failed: {crashed})" if crashed else reported
 
 
 def best_of(strategy: Strategy, predicted: Estimate | None, case: Case) -> float:

@@ -26,7 +26,7 @@ def together(
     context: RunContext,
     state: SearchState,
     case: Case,
-    proposals: Iterable[Proposal | Skipped],
+    proposals: Iterable[Proposal],
     fewest: int = 2,
     likely: float = 1.0,
     without: AbstractSet[str] = frozenset(),
@@ -87,7 +87,7 @@ def together(
 def _promised_next_to(
     context: RunContext,
     state: SearchState,
-    proposal: Proposal | Skipped,
+    proposal: Proposal,
     case: Case,
     now: Case,
     likely: float,
@@ -109,7 +109,7 @@ def _promised_next_to(
     return promise, said, after
 
 
-def _next_to(proposal: Proposal | Skipped, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None] | None:
+def _next_to(proposal: Proposal, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None] | None:
     """What a proposal promises next to others, and the pipeline after it; None where it is not of use next to them.
 
     That is its strategy's prediction there, as far off as a screening has shown the one on the incumbent to be.

@@ -36,7 +36,6 @@ from autoopt.search.planner import (
     PLUGIN_ERRORS,
     Proposal,
     Queue,
-    Skipped,
     at_the_ceiling,
     build_queue,
     nothing_left,
@@ -270,7 +269,7 @@ class Rounds:
         """
         context, state, case = self.context, self.state, self._case()
         refused = {trial.strategy for trial in state.trials if not trial.companions and _refuses(trial)}
-        every: list[Proposal | Skipped] = [*queue.proposals, *(each for each in queue.skipped if each.predicted)]
+        every: list[Proposal] = [*queue.proposals, *(each for each in queue.skipped if each.predicted)]
         timed = set[str]()
         aside = set[str]()  # what a smaller plan goes without, to find what it is of the whole that does not run
         while (not state.found or by_whole_runs(context, state)) and not context.stopping():
@@ -344,9 +343,7 @@ class Rounds:
         left_out, strategy = self._suspects.add(whole, quality, change), self.context.runner.registry[change.strategy]
         self.state.skip(strategy, left_out.verdict, left_out.reason, setting=change.setting)
 
-    def _unconfirmed(
-        self, candidate: Candidate, every: Sequence[Proposal | Skipped], timed: set[str]
-    ) -> list[Proposal]:
+    def _unconfirmed(self, candidate: Candidate, every: Sequence[Proposal], timed: set[str]) -> list[Proposal]:
         """A candidate's changes of evaluation whose metric no probe has seen to be the same, but for timed ones."""
         if self.context.gate.same_metric(candidate.plan, self.state.incumbent):
             return []
@@ -400,7 +397,7 @@ class Rounds:
                 return True
         return False
 
-    def _takes_trainings(self, proposal: Proposal | Skipped) -> bool:
+    def _takes_trainings(self, proposal: Proposal) -> bool:
         known = proposal.change in self._confirmations.undecided
         return known or takes_trainings(self.context, self.state, (proposal.change,))
 
@@ -546,11 +543,11 @@ def _as_seen(queue: Queue, screening: Screening) -> Queue:
     return replace(queue, proposals=tuple(proposals))
 
 
-def _less(every: Sequence[Proposal | Skipped], refused: Change, case: Case) -> list[Proposal | Skipped]:
+def _less(every: Sequence[Proposal], refused: Change, case: Case) -> list[Proposal]:
     """The same but for a refused one, in whose place comes its strategy's next setting, first of all one that is a part
     of it: an evaluation without its larger batches, images decoded at twice the size.
     """
-    found = list[Proposal | Skipped]()
+    found = list[Proposal]()
     for each in every:
         if each.strategy.name != refused.strategy:
             found.append(each)

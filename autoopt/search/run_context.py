@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,11 @@ R = TypeVar("R", bound=Record)
 
 MOST_PAIRS = 200
 """Pairs of processes of one comparison: time ends it, not their number."""
+
+
+def key_of(purpose: str, incumbent: Plan, candidate: Plan) -> JsonDict:
+    """The key of a durable measurement of two plans."""
+    return {"purpose": purpose, "incumbent": incumbent.model_dump(), "candidate": candidate.model_dump()}
 
 
 @dataclass
@@ -71,32 +76,19 @@ class RunContext:
         """Announces a phase of the loop, or what is done within it."""
         self.announce(PhaseStarted(at=self.now(), phase=phase, round=round_, detail=detail))
 
-    def rule(
-        self,
-        seconds: float,
-        *,
-        more_seconds: float = 0.0,
-        until_error: float | None = None,
-        alpha_accept: float | None = None,
-        price: float = 1.0,
-    ) -> Rule:
+    def rule(self, seconds: float, *, price: float = 1.0, **options: Any) -> Rule:
         """When a comparison that may take so long ends.
 
         Args:
             price: the factor on the steps that the candidate's rounding costs, which its speed has to outweigh.
+            options: of the rule; pairs of processes are ended by time, and not by their number.
         """
-        return Rule(
-            min_gain=price * (1 + self.min_gain) - 1,
-            max_seconds=max(seconds, 1.0),
-            max_pairs=MOST_PAIRS,
-            more_seconds=more_seconds,
-            until_error=until_error,
-            alpha_accept=alpha_accept,
-        )
+        least = price * (1 + self.min_gain) - 1
+        return Rule(**{"min_gain": least, "max_seconds": max(seconds, 1.0), "max_pairs": MOST_PAIRS, **options})
 
     def screening_rule(self, seconds: float) -> Rule:
         """The same for screening measurements: each is one pair of processes, which soon count as warm."""
-        return self.rule(seconds).model_copy(update={"max_pairs": 1, "warm_up_seconds": STEADY_SECONDS})
+        return self.rule(seconds, max_pairs=1, warm_up_seconds=STEADY_SECONDS)
 
     def pair_seconds(self, state: SearchState, one: Plan, other: Plan) -> float:
         """Seconds of a pair of processes of two plans, about: some take a minute to compile in each."""
@@ -165,26 +157,22 @@ class RunContext:
         seconds: float,
         deadline: float,
         purpose: str,
-        more_seconds: float = 0.0,
-        until_error: float | None = None,
         progress_id: int | None = None,
         start: Start | None = None,
         earlier: Sequence[PairOfProcesses] = (),
-        price: float = 1.0,
+        **options: Any,
     ) -> Comparison:
         """A durable comparison: measured once, read back from the journal by a resumed run.
 
         Args:
-            price: see :meth:`rule`.
             start: how the two sides are started, where the plan alone does not say it.
             earlier: pairs of processes from which it goes on.
+            options: see :meth:`rule`.
         """
 
         def measure() -> Comparison:
             share = alpha_of(len(state.comparisons), state.kept) if kind == "trial" else None
-            rule = self.rule(
-                seconds, more_seconds=more_seconds, until_error=until_error, alpha_accept=share, price=price
-            )
+            rule = self.rule(seconds, alpha_accept=share, **options)
             made = len(state.comparisons) + len(state.ablations)
             return compare(
                 start or self.runner.start,
@@ -200,12 +188,7 @@ class RunContext:
                 alternating=not self.runner.memory.fit_together(incumbent, candidate),
             )
 
-        key = {
-            "purpose": purpose,
-            "incumbent": incumbent.model_dump(),
-            "candidate": candidate.model_dump(),
-        }
-        found = self.on_one_machine(kind, key, measure, Comparison)
+        found = self.on_one_machine(kind, key_of(purpose, incumbent, candidate), measure, Comparison)
         self.runner.memory.note(found)
         return found
 

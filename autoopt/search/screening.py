@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf, log, log1p
 from statistics import fmean
 
-from autoopt.records import Estimate, JsonDict, Plan, Verdict
+from autoopt.records import Estimate, Plan, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED, judge
 from autoopt.search.accept.time_to_target import same_steps_ratio
@@ -34,7 +34,7 @@ from autoopt.search.confirmation import OpenTrial
 from autoopt.search.parallel import Expected, ParallelRace, open_race
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, best_of, by_promise
 from autoopt.search.race import Race, SwitchedScreenings
-from autoopt.search.run_context import RunContext
+from autoopt.search.run_context import RunContext, key_of
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case, Risk, Strategy
 
@@ -226,11 +226,6 @@ class Screening:
 
     def _measured(self, candidate: Candidate, number: int) -> Comparison:
         context, state = self.context, self.state
-        ready = self._switched.take(candidate.plan)
-        if ready is not None:
-            state.screenings.append(ready)
-            return state.with_fixed_costs(ready)
-        self._switched.close()
 
         def measure() -> Comparison:
             usual = context.runner.limits
@@ -240,12 +235,11 @@ class Screening:
             finally:
                 context.runner.limits = usual
 
-        key: JsonDict = {
-            "purpose": f"look {number}",
-            "incumbent": state.incumbent.model_dump(),
-            "candidate": candidate.plan.model_dump(),
-        }
-        seen = context.run.step("look", key, measure, Comparison)
+        seen = self._switched.take(candidate.plan)
+        if seen is None:
+            self._switched.close()
+            key = key_of(f"look {number}", state.incumbent, candidate.plan)
+            seen = context.run.step("look", key, measure, Comparison)
         state.screenings.append(seen)
         return state.with_fixed_costs(seen)
 
@@ -290,9 +284,7 @@ class Screening:
             return 0.0
         noise = self.state.noise
         between = between_process_of(within(noise) if seen.mode == SWITCHED else noise)
-        return TwoLevel(
-            [pair.log_ratio for pair in seen.pairs], [pair.standard_error for pair in seen.pairs], between
-        ).error
+        return TwoLevel(*seen.logs, between).error
 
 
 class Talk:

@@ -371,37 +371,18 @@ class TrialRunner:
         arm.process = Path(self.latest_log or label).stem
         return arm
 
-    def train(
-        self,
-        plan: Plan,
-        *,
-        seed: int,
-        max_seconds: float,
-        label: str,
-        target: float | None = None,
-        max_steps: int | None = None,
-        keep: str = "",
-        beyond: float = 0.0,
-    ) -> TrainingRun:
+    def train(self, plan: Plan, *, seed: int, max_seconds: float, label: str, **limits: Any) -> TrainingRun:
         """Trains from the first step to the target, which a further evaluation confirms, or to a limit.
 
         Args:
-            beyond: share of the steps to the target that is trained on thereafter.
+            limits: of :class:`~autoopt.benchmark.run.RunUnderWay`, such as ``target`` and ``max_steps``.
 
         Raises:
             TrialFailed: the trial ended badly.
         """
         with self._adopted(plan, label, seed) as process:
-            document = process.call(
-                "autoopt.benchmark.tasks:train",
-                timeout=max_seconds * 2 + 120.0,
-                max_seconds=max_seconds,
-                max_steps=max_steps,
-                target=target,
-                confirm=CONFIRMED,
-                beyond=beyond,
-                keep=keep,
-            )
+            limits |= {"max_seconds": max_seconds, "confirm": CONFIRMED}
+            document = process.call("autoopt.benchmark.tasks:train", timeout=max_seconds * 2 + 120.0, **limits)
         return TrainingRun.model_validate(document)
 
     def train_interleaved(
@@ -410,14 +391,11 @@ class TrialRunner:
         plan: Plan,
         *,
         seed: int,
-        max_seconds: float,
         label: str,
         seconds: float,
         speedup: float = 1.0,
-        target: float | None = None,
-        max_steps: int | None = None,
-        beyond: float = 0.0,
         keep: str = "",
+        **limits: Any,
     ) -> TrainedPair:
         """Trains both to the target from one seed, and so much further, alternately.
 
@@ -426,21 +404,15 @@ class TrialRunner:
         Args:
             seconds, speedup: what a training of the baseline takes and how much faster the plan is, about.
             keep: a folder for the baseline's weights.
+            limits: see :meth:`train`.
 
         Raises:
             TrialFailed: a training ended badly; ``side`` is 1 where it was the plan's.
         """
-        limits: dict[str, Any] = {
-            "max_seconds": max_seconds,
-            "max_steps": max_steps,
-            "target": target,
-            "beyond": beyond,
-        }
         if self.memory.fit_together(baseline, plan):
             try:
                 with self._adopted(baseline, f"{label}-baseline", seed) as one:
-                    if getattr(one, "can_freeze", True):  # while the other one starts
-                        one.freeze()
+                    _freeze(one)  # while the other one starts
                     with self._adopted(plan, label, seed) as other:
                         turns = Turns((one, other), {**limits, "confirm": CONFIRMED}, seconds, speedup, keep)
                         before, after = turns.run(seed % 2)

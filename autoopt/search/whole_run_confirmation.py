@@ -200,7 +200,7 @@ class WholeRunConfirmation:
         else:
             verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.INCONCLUSIVE
         pairs = "one pair" if ratio.n == 1 else f"{ratio.n} pairs"
-        text = f"whole runs: {ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}] in {pairs}"
+        text = f"whole runs: {ratio.text('.3f')} in {pairs}"
         return Judgement(
             verdict=verdict,
             reason=f"{text}; {quality.detail}",

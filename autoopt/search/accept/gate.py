@@ -232,10 +232,8 @@ def _paid(comparison: Comparison, evidence: Evidence, objective: Objective, qual
     worth = left is None or left.value >= 1 + objective.min_gain
     if speed and left and penalty and (not worth or left.low <= 1.0):
         error = f" (error of the gradient {quality.gradient_error:.2g} of its spread)" if quality.gradient_error else ""
-        reason = (
-            f"{speed.value:.3f}x a step costs {penalty.value - 1:.1%} more steps{error}, which leaves "
-            f"{left.value:.3f}x [{left.low:.3f}, {left.high:.3f}]"
-        )
+        costs = f"{speed.value:.3f}x a step costs {penalty.value - 1:.1%} more steps{error}"
+        reason = f"{costs}, which leaves {left.text('.3f')}"
         verdict = Verdict.INCONCLUSIVE if worth else Verdict.NO_GAIN
         return Judgement(verdict=verdict, reason=reason, quality=quality)
     found = same_steps(net, evidence, objective)
@@ -303,7 +301,7 @@ def _both_figures(what: str, comparison: Comparison, ratio: Estimate) -> str:
     """A sentence with both figures: throughput and time to target."""
     speed = comparison.estimate
     shown = f"throughput {speed.value:.2f}x" if speed else "throughput not measured"
-    return f"{what}: {shown}, time to target {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] (above 1 is faster)"
+    return f"{what}: {shown}, time to target {ratio.text()} (above 1 is faster)"
 
 
 def required_runs(comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> RequiredRuns:

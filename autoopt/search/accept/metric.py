@@ -262,8 +262,7 @@ class FurtherSteps:
 
     @property
     def text(self) -> str:
-        ratio = self.ratio
-        return f"{ratio.value:.3g} times the baseline's steps [{ratio.low:.3g}, {ratio.high:.3g}]"
+        return self.ratio.text(".3g", " times the baseline's steps")
 
 
 def steps_spread(runs: Sequence[TrainingRun], objective: Objective) -> float:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import exp, hypot, sqrt
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -126,16 +126,7 @@ class Trainings:
         if known is not None:
             return known
         key = {"purpose": purpose, "plan": plan.model_dump(), "seed": seed, "target": self.target}
-        train = partial(
-            self._runner.train,
-            plan,
-            seed=seed,
-            max_seconds=min(self.limit_seconds, max_seconds),
-            max_steps=self.max_steps,
-            label=purpose.replace(" ", "-"),
-            target=self.target,
-            keep=keep,
-        )
+        train = partial(self._runner.train, plan, seed=seed, keep=keep, **self._limits(purpose, max_seconds))
         try:
             run = self._runs[plan.key, seed] = self._steps.step("training", key, train, TrainingRun)
         except TrialFailed as failure:
@@ -167,27 +158,23 @@ class Trainings:
         Raises:
             TrialFailed: the plan's training ended badly, or the baseline's did.
         """
-        allowed = min(self.limit_seconds, max_seconds)
-        return self._paired(
-            baseline,
-            plan,
-            seed,
-            {"purpose": purpose, "target": self.target, "beyond": beyond},
-            lambda: self._runner.train_interleaved(
-                baseline,
-                plan,
-                seed=seed,
-                max_seconds=allowed,
-                max_steps=self.max_steps,
-                label=purpose.replace(" ", "-"),
-                seconds=self.expected_seconds,
-                speedup=speedup,
-                target=self.target,
-                beyond=beyond,
-                keep=keep,
-            ),
-            remember,
+        train = partial(
+            self._runner.train_interleaved,
+            seed=seed,
+            seconds=self.expected_seconds,
+            speedup=speedup,
+            beyond=beyond,
+            keep=keep,
+            **self._limits(purpose, max_seconds),
         )
+        key = {"purpose": purpose, "target": self.target, "beyond": beyond}
+        return self._paired(baseline, plan, seed, key, train, remember)
+
+    def _limits(self, purpose: str, max_seconds: float) -> dict[str, Any]:
+        """What all trainings have in common, and the name of their logs."""
+        seconds = min(self.limit_seconds, max_seconds)
+        label = purpose.replace(" ", "-")
+        return {"label": label, "max_seconds": seconds, "max_steps": self.max_steps, "target": self.target}
 
     def whole_run(
         self, baseline: Plan, seed: int, *, steps: int, every: float | None, max_seconds: float
@@ -226,24 +213,17 @@ class Trainings:
         Raises:
             TrialFailed: one of them ended badly, or was not at its end in time.
         """
-        return self._paired(
-            baseline,
-            plan,
-            seed,
-            {"purpose": purpose, "whole": True},
-            lambda: self._runner.whole_runs(
-                baseline,
-                plan,
-                steps=0 if self.evaluate_every else steps,
-                seed=seed,
-                max_seconds=max_seconds,
-                speedup=max(speedup, 1.0),
-                # a run that ends by what it has reached may take several times as long from another seed
-                patience=math.inf if self.evaluate_every else PATIENCE,
-                every=self.evaluate_every,
-            ),
-            remember,
+        run = partial(
+            self._runner.whole_runs,
+            steps=0 if self.evaluate_every else steps,
+            seed=seed,
+            max_seconds=max_seconds,
+            speedup=max(speedup, 1.0),
+            # a run that ends by what it has reached may take several times as long from another seed
+            patience=math.inf if self.evaluate_every else PATIENCE,
+            every=self.evaluate_every,
         )
+        return self._paired(baseline, plan, seed, {"purpose": purpose, "whole": True}, run, remember)
 
     def _paired(
         self,
@@ -251,12 +231,12 @@ class Trainings:
         plan: Plan,
         seed: int,
         key: JsonDict,
-        measure: Callable[[], TrainedPair],
+        run: Callable[[Plan, Plan], TrainedPair],
         remember: bool,
     ) -> TrainedPair:
         known = {**key, "baseline": baseline.model_dump(), "plan": plan.model_dump(), "seed": seed}
         try:
-            pair = self._steps.step("trainings", known, measure, TrainedPair)
+            pair = self._steps.step("trainings", known, partial(run, baseline, plan), TrainedPair)
         except TrialFailed as failure:
             if getattr(failure, "side", 1) == 1 and not ("whole" in key and failure.kind == "timeout"):
                 self._failures[plan.key] = failure

@@ -107,8 +107,8 @@ def doubts(noise: Noise, comparison: Comparison) -> list[str]:
     ratio = noise.aa_ratio
     if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
         found.append(
-            f"the baseline against itself reads {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}], which "
-            "does not contain 1: something favors one side; run again on a quieter machine"
+            f"the baseline against itself reads {ratio.text('.3f', '')}, which does not contain 1: something favors "
+            "one side; run again on a quieter machine"
         )
     times = comparison.incumbent.block_step_seconds
     third = len(times) // 3

@@ -238,9 +238,6 @@ class SequentialTest:
     def _reason(self, decision: Decision) -> str:
         estimate = self.estimate()
         assert estimate is not None
-        seen = f"{estimate.value:.3f}x [{estimate.low:.3f}, {estimate.high:.3f}] in {estimate.n} pairs of processes"
-        if decision == Decision.ACCEPT:
-            return f"faster: {seen}"
-        if decision == Decision.HARMFUL:
-            return f"slower: {seen}"
-        return f"no gain of {self.rule.min_gain:.1%}: {seen}"
+        seen = f"{estimate.text('.3f')} in {estimate.n} pairs of processes"
+        words = {Decision.ACCEPT: "faster", Decision.HARMFUL: "slower"}
+        return f"{words.get(decision, f'no gain of {self.rule.min_gain:.1%}')}: {seen}"
