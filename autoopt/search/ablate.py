@@ -148,11 +148,8 @@ def _without_by_whole_runs(context: RunContext, state: SearchState, change: Chan
 
 
 def unconfirmed(state: SearchState, rows: list[Ablation], *, whole: bool) -> list[str]:
-    """A sentence on the parts of a combined candidate that stay although it is undecided whether they help.
-
-    Args:
-        whole: whole runs have confirmed the plan, of which beliefs, about steps, say nothing.
-    """
+    """A sentence on the parts of a combined candidate that stay although it is undecided whether they help. Beliefs are
+    about steps, and say nothing of a plan that whole runs have confirmed."""
     parts = []
     for row in rows:
         member = state.together.get(row.strategy)
@@ -163,10 +160,8 @@ def unconfirmed(state: SearchState, rows: list[Ablation], *, whole: bool) -> lis
 
 
 def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
-    """The same rows with each change tried alone on the baseline, as far as time allows; announces them.
-
-    All intervals of the ablation hold together.
-    """
+    """The same rows with each change tried alone on the baseline, as far as time allows; announces them. All intervals
+    of the ablation hold together."""
     # of what whole runs have confirmed, blocks of steps would show little
     done = rows if by_whole_runs(context, state) else _each_alone(context, state, rows, deadline)
     done = held_together(done)
@@ -218,10 +213,7 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     """With a change against without it, from fresh processes: the trial that kept it was selected by its own figure.
 
     A single change is measured again by the verification, which compares the same two plans. What was never confirmed
-    by itself is decided here, and may take its share of the time.
-
-    Args:
-        waiting: changes that were not left out yet, this one included.
+    by itself is decided here, and may take its share of the time, of so many that wait.
     """
     plan, base = state.incumbent, state.without(change.strategy)
     if context.between_steps(change.strategy):  # no block of steps shows it: its own trial does
@@ -280,11 +272,8 @@ def _ratio(
 
 
 def _note(state: SearchState, seen: Comparison, known: int = 0) -> None:
-    """Keeps a comparison, and what it shows of a part of a combination that is left out.
-
-    Args:
-        known: its first pairs of processes that were noted already.
-    """
+    """Keeps a comparison, of which so many pairs are known, and what it shows of a part of a combination that is left
+    out."""
     state.ablations.append(seen)
     less, more = seen.incumbent.plan.names(), seen.candidate.plan.names()
     left_out = [name for name in more if name not in less]
@@ -337,11 +326,8 @@ def undecided(seen: Comparison) -> bool:
 
 
 def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Comparison | None:
-    """The latest comparison of two plans that has a figure or could not be made; None where there was none.
-
-    Args:
-        fresh: not by what the search has kept a change for, which was selected by its own figure.
-    """
+    """The latest comparison of two plans that has a figure or could not be made; None where there was none. A ``fresh``
+    one is none by which the search has kept a change, selected by its own figure."""
     searched = [] if fresh else list(state.comparisons.values())
     found = (seen for seen in reversed([*searched, *state.ablations]) if seen.compares(base, plan))
     return next((seen for seen in found if seen.estimate or seen.decision is Decision.FAILED), None)
@@ -365,12 +351,8 @@ def compare_switched(
 ) -> None:
     """Compares pairs of plans in processes that put a change on and off, where such can, into ``state.ablations``.
 
-    Args:
-        pairs: incumbent and candidate, of which ``role`` is the same plan in each.
-        deadline: on the run's clock.
-
     Those that are missing or undecided are compared, the first of them first: as many as there is time for in as many
-    processes as a decision takes.
+    processes as a decision takes. ``role`` is that of the plan that is the same in each pair.
     """
     side, fresh = SIDES.index(role), role == "candidate"
     seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
@@ -427,10 +409,8 @@ def compare_switched(
 
 
 def switchable_from(context: RunContext, shared: Plan, others: Sequence[Plan]) -> tuple[Plan, list[Plan]]:
-    """The plan of a process that can take on the shared plan and others, and which of these: as many as can be.
-
-    Such a process has what all of them have in common: a change can be put on, and only then off again.
-    """
+    """The plan of a process that can take on the shared plan and others, and which of these: as many as can be. It has
+    what all of them have in common: a change can be put on, and only then off again."""
     registry, parts = context.runner.registry, switchable_parts(context.runner)
     base, chosen = shared, list[Plan]()
     for plan in others:

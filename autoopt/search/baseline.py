@@ -178,7 +178,6 @@ def _watched(first: FirstProcess) -> Sites:
 
 def benchmark(context: RunContext, state: SearchState, options: Options) -> None:
     """Measures the baseline: A/A control and first training; where it runs out of memory, the least costly that fits.
-
     On a short budget the training waits until there is a plan to train next to it.
 
     Raises:
@@ -208,10 +207,8 @@ def benchmark(context: RunContext, state: SearchState, options: Options) -> None
 
 
 def _measure(context: RunContext, state: SearchState) -> BaselineFailed | None:
-    """The A/A control and the first training; how the baseline failed in one of them, None where it did not.
-
-    Where whole runs show what a change brings, blocks of steps wait until something is compared by them.
-    """
+    """The A/A control and the first training; how the baseline failed in one of them, None where it did not. Where
+    whole runs show what a change brings, blocks of steps wait until something is compared by them."""
     seen = state.diagnosed
     try:
         if seen is not None and seen.plan == state.baseline:
@@ -241,8 +238,8 @@ class FirstProcess:
     """Findings of the first process of a workload.
 
     Args:
-        runner: starts it.
-        lean: the workload does not fit into memory: it is a script, which trains in little memory while it is watched.
+        lean: the workload does not fit into memory: it is a script, which trains in little memory while it is
+            watched.
     """
 
     def __init__(self, runner: TrialRunner, *, lean: bool = False) -> None:
@@ -283,25 +280,15 @@ class FirstProcess:
 
 
 def first_steps(sites: Sites, at: float) -> FirstSteps | None:
-    """Where the time of a script's first steps went; None where they were not timed.
-
-    Args:
-        at: seconds of the run.
-    """
+    """Where the time of a script's first steps went, at so many seconds of the run; None where they were not timed."""
     if sites.step_seconds is None:
         return None
     return FirstSteps(at=at, steps=sites.steps, step_seconds=sites.step_seconds, shares=sites.shares)
 
 
 def opportunities(registry: Registry, case: Case, choice: Choice, least: float) -> Opportunities:
-    """Strategies that may shorten a step of a script, by what its first steps leave them to gain at most.
-
-    Args:
-        registry: of all strategies.
-        case: of the script as it is, before anything was measured.
-        choice: of the user among them.
-        least: a speedup; what can bring no more than that is left out.
-    """
+    """Strategies that may shorten a step of a script, by what its first steps leave them to gain at most: more than
+    ``least``."""
     shares = case.sites.shares if case.sites is not None else {}
 
     def bound(strategy: Strategy) -> float:

@@ -21,11 +21,7 @@ UNKNOWN_SD = 0.3
 
 
 def gain_where_it_is_one(mean: float, spread: float) -> float:
-    """The log gain to be expected of what is taken only where it turns out to be a gain.
-
-    Args:
-        mean, spread: of the normal distribution of its log gain.
-    """
+    """The log gain to be expected of what is taken only where it turns out to be a gain, of a normal distribution."""
     spread = max(spread, 1e-9)
     return spread * float(norm.pdf(mean / spread)) + mean * float(norm.cdf(mean / spread))
 
@@ -80,13 +76,9 @@ class Beliefs:
         return Estimate(value=exp(mean), low=low, high=high, n=1, kind=EstimateKind.TRIED)
 
     def worth_of_seeing(self, member: Member, error: float, over: float = 0.0) -> float:
-        """The log gain to be expected of a change that is taken only where a measurement speaks for it (after the
-        knowledge gradient: Frazier, Powell and Dayanik, SIAM J. Control Optim. 2008).
-
-        Args:
-            error: standard error of the measurement; one that is large moves no belief.
-            over: the log gain of what it would replace.
-        """
+        """The log gain to be expected of a change that is taken only where a measurement with such an error speaks for
+        it, over what it would replace (after the knowledge gradient: Frazier, Powell and Dayanik, SIAM J. Control
+        Optim. 2008)."""
         mean, spread = self.of([member])
         return gain_where_it_is_one(mean - over, spread**2 / max(hypot(spread, error), 1e-9))
 

@@ -38,14 +38,12 @@ PAST = 0.25
 
 @dataclass(frozen=True)
 class BudgetAllocation:
-    """Deadlines of one run on its own clock, in seconds.
+    """Deadlines of one run on its own clock, in seconds; what was measured of the baseline is 0 before that.
 
     Args:
-        budget: the whole.
-        start_seconds: what it costs to start a trial and warm it up, as measured.
-        baseline_seconds: one training of the baseline to the target, as measured; 0 before that.
-        pair_seconds: a pair of processes of it with few blocks, as measured; 0 before that.
-        step_seconds: a step of it, as measured; 0 before that.
+        start_seconds: what it costs to start a trial and warm it up.
+        baseline_seconds: one training of the baseline to the target.
+        pair_seconds: a pair of processes of it with few blocks.
         trained: the baseline had its first training; False where that waits for a plan to be trained next to it.
     """
 
@@ -75,9 +73,6 @@ class BudgetAllocation:
 
         For one seed the plan is trained alone, next to the training of the baseline that is at hand already;
         alternately, from fresh seeds, where there is time for it.
-
-        Args:
-            speedup: of the final plan over the baseline, as far as it is known; 1 where it is not.
         """
         training = self.baseline_seconds * (1 + PAST if seeds > 1 else 1) + self.start_seconds
         return (seeds - self.trained) * training + seeds * training / speedup
@@ -107,12 +102,7 @@ class BudgetAllocation:
         return max(self.pair - self.start_seconds, self.start_seconds)
 
     def kept_back(self, changes: int, speedup: float = 1.0) -> float:
-        """Seconds reserved for the end of the run: nothing before a change was kept.
-
-        Args:
-            changes: that were kept so far.
-            speedup: of the incumbent over the baseline.
-        """
+        """Seconds reserved for the end of the run: nothing before a change was kept."""
         return min(self.end(changes, speedup), KEPT_BACK_AT_MOST * self.budget) if changes else 0.0
 
     def end(self, changes: int, speedup: float = 1.0) -> float:
@@ -121,10 +111,8 @@ class BudgetAllocation:
         return self.verification(1, speedup) + (1 + changes if changes > 1 else 1) * self.comparison
 
     def last_deadline(self, speedup: float = 1.0) -> float:
-        """When promising candidates must be decided: then the final plan is compared, and trained from two seeds.
-
-        Two pairs of trainings are an interval and one is a point, so they come before a finer plan.
-        """
+        """When promising candidates must be decided: then the final plan is compared, and trained from two seeds, which
+        are an interval, and come before a finer plan."""
         needed = FEWEST_SEEDS * self.trained_pair(speedup) + self.comparison
         return self.budget - min(needed, KEPT_BACK_AT_MOST * self.budget)
 
@@ -157,9 +145,8 @@ class TimeLimits:
     """Seconds that a stage of a trial's start may take before it counts as hung.
 
     Args:
-        start: importing and building the workload.
-        ready: setting it up.
-        warm_up: training until steps are steady, compilation included; a multiple of what was asked for where None.
+        start: importing and building the workload; ``ready``: setting it up.
+        warm_up: until steps are steady, compilation included; a multiple of what was asked for where None.
         share: the most of each, whatever a strategy says that its start takes once.
     """
 
@@ -177,12 +164,8 @@ class TimeLimits:
         )
 
     def for_screening(self, saved: float | None, seconds_left: float) -> TimeLimits:
-        """Limits for the screening of a candidate: no more than its share of what is left, nor than it could ever save.
-
-        Args:
-            saved: seconds that a planned run saves at the very best, which it may cost once; None where not known.
-            seconds_left: for the search.
-        """
+        """Limits for the screening of a candidate: no more than its share of what is left, nor than it could ever save
+        (``saved``: in a planned run at the very best; None where not known)."""
         share = max(SHARE * seconds_left, LEAST_SHARE_SECONDS)
         warm_up = share if saved is None else min(share, max(saved, FEWEST_SECONDS))
         return replace(self, start=min(self.start, share), ready=min(self.ready, share), warm_up=warm_up, share=share)

@@ -29,8 +29,7 @@ Answer = Callable[[Trial | None], None]
 class Candidate:
     """A setting to try: its change, the companions that come with it, the plan of all, and what was predicted.
 
-    ``combined``: the companions are changes of other strategies that did well alone, or promise to; ``joined``: its
-    :attr:`parts` then.
+    ``combined``: the companions are changes of other strategies, whose members are :attr:`parts` in ``joined``.
     """
 
     strategy: Strategy
@@ -140,11 +139,8 @@ def companions(
 def conversation(
     strategy: Strategy, case: Case, crashed: Callable[[BaseException], object] = lambda error: None
 ) -> Iterator[tuple[JsonDict, Answer]]:
-    """Settings one by one; what ``answer`` is called with is sent back into a generator.
-
-    Args:
-        crashed: is called with an exception of the strategy, since its crash is a result.
-    """
+    """Settings one by one; what ``answer`` is called with is sent back into a generator. ``crashed`` is called with an
+    exception of the strategy, since its crash is a result."""
     replies: list[Trial | None] = []
     try:
         settings = strategy.settings(case)
@@ -177,13 +173,10 @@ PLAIN = 2.0
 
 @dataclass(frozen=True)
 class Screened:
-    """A candidate that was screened.
+    """A candidate with the log gain and its standard error (processes included) that beliefs have after its screening.
 
-    Args:
-        gain: log of the speedup that was seen, of the time to the target where that is known, fixed cost included.
-        error: standard error of the gain, how processes of one program differ included.
-        unselected: the comparison that screened it, where predictions chose it and no figure: its confirmation goes on
-            from there.
+    ``unselected``: the comparison that screened it, where predictions chose it and no figure: its confirmation goes on
+    from there.
     """
 
     candidate: Candidate
@@ -241,13 +234,7 @@ HOPE = 1.5
 
 
 def pairs_to_confirm(gain: float, noise: Noise, min_gain: float) -> int:
-    """Pairs of processes that confirm a log gain: by their interval, and by the chance of a slow mode unseen.
-
-    Args:
-        gain: log speedup.
-        noise: with the variance between processes.
-        min_gain: the gain worth having (0.01: one per cent).
-    """
+    """Pairs of processes that confirm a log gain: by their interval, and by the chance of a slow mode unseen."""
     between = between_process_of(noise).sd
     for pairs in range(FEWEST_PAIRS, MOST_PAIRS):
         radius = known_radius(hypot(between, BLOCK_ERROR) / sqrt(pairs), ALPHA)

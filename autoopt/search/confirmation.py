@@ -39,11 +39,9 @@ def confirm(
     """The trial of a candidate on the incumbent, which it is thereafter where it is kept.
 
     Args:
-        deadline: on the run's clock.
         seconds: for its comparison; one that looks worth keeping may take half as much again.
         number: of the screening that it follows, whose trial it replaces; a new one where None.
         note: where the candidate comes from, for the reason that the report shows.
-        remaining: trials that are expected after this one.
         earlier: pairs of processes from which its comparison goes on; beliefs know them.
     """
     opened = OpenTrial(context, state, candidate, "confirming", number, remaining)
@@ -109,15 +107,8 @@ def _pays_once(context: RunContext, state: SearchState, comparison: Comparison) 
 
 
 class OpenTrial:
-    """A trial that has begun, and was announced.
-
-    Args:
-        context, state: of the run.
-        candidate: what is tried.
-        step: what is done with it, in words.
-        number: of the screening that it follows; a new one where None.
-        remaining: trials that are expected after this one.
-    """
+    """A trial that has begun, and was announced. ``step``: what is done with it, in words; ``number``: of the screening
+    that it follows; ``remaining``: trials that are expected after it."""
 
     def __init__(
         self,
@@ -144,11 +135,8 @@ class OpenTrial:
         context.announce(started)
 
     def ended(self, ruling: Judgement, comparison: Comparison | None = None) -> Trial:
-        """Notes and announces its end; a candidate that is kept makes the incumbent.
-
-        Args:
-            comparison: of blocks of steps; None where none were compared.
-        """
+        """Notes and announces its end, by a comparison of blocks of steps or none; one that is kept makes the
+        incumbent."""
         context, state, candidate = self.context, self.state, self.candidate
         comparison = comparison or Comparison(
             decision=Decision.INCONCLUSIVE,
@@ -196,11 +184,7 @@ def _trained(context: RunContext, plan: Plan) -> int | None:
 
 def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[Change]) -> bool:
     """Whether only trainings report the quality of changes: one trains otherwise, or makes other samples of data that
-    draw at random.
-
-    Gradients are compared on the same batches, and such data never give one twice; a script's do in its probes, where
-    draws follow from a sample's index.
-    """
+    draw at random. Gradients need the same batches, which such data never give twice; a script's do in its probes."""
     registry = context.runner.registry
     if any(registry[change.strategy].risk.trains_otherwise for change in changes):
         return True
@@ -228,9 +212,6 @@ def seconds_of_trainings(context: RunContext, state: SearchState, left: float) -
 
     Before the baseline was trained this is a guess by its share of the budget, and a target may be reached in a tenth
     of that: where the guess alone forbids a trial and somebody named a target, the baseline is trained first.
-
-    Args:
-        left: for the search.
     """
     allocation = context.allocation
     if state.trained is None and state.objective.target is not None and not context.stopping():

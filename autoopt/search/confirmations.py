@@ -39,11 +39,7 @@ from autoopt.strategy import Case, Risk
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of deciding a candidate here.
-
-    Args:
-        context, state: of the run.
-    """
+    """Costs of deciding a candidate here, in seconds."""
 
     context: RunContext
     state: SearchState
@@ -65,10 +61,8 @@ class Costs:
         return self.pairs(*members) + max(due, default=0.0)
 
     def whole_runs(self) -> float:
-        """Seconds of the least confirmation by whole runs, its probes and what then verifies it included.
-
-        Infinite where whole runs show nothing of what is tried on the incumbent.
-        """
+        """Seconds of the least confirmation by whole runs, its probes and what then verifies it included; infinite
+        where they show nothing of what is tried on the incumbent."""
         context, state = self.context, self.state
         untouched = context.run_seconds(state)
         if untouched is None or (state.found and not by_whole_runs(context, state)):
@@ -78,11 +72,8 @@ class Costs:
         return 2 * run + probes + (FEWEST_SEEDS * (untouched + run) if state.found else 0.0)
 
     def deadline(self, gain: float = 1.0) -> float:
-        """Until when may be searched, on the run's clock.
-
-        Args:
-            gain: of what is tried next, as far as it was seen: were it kept, its training would take less.
-        """
+        """Until when may be searched, on the run's clock; ``gain``: were what is tried next kept, its training would
+        take less."""
         state, allocation = self.state, self.context.allocation
         speedup = state.speedup_so_far * max(gain, 1.0)
         usual = allocation.search_deadline(len(state.found), speedup)
@@ -96,14 +87,9 @@ class Costs:
         return usual
 
     def latest(self, found: Iterable[Screened], counts: bool = False) -> float:
-        """Deadline of the screening on the run's clock: the best of the clear gains is still to be confirmed.
-
-        That is the most that goes together. Where nothing stands out, what may yet do so has the time of a short
-        comparison and its probes.
-
-        Args:
-            counts: whether the pair of the next screening is one of its confirmation.
-        """
+        """Deadline of the screening on the run's clock: the best of the clear gains is still to be confirmed, the most
+        that goes together. Where nothing stands out, what may yet do so has the time of a short comparison and its
+        probes; ``counts``: the pair of the next screening is one of its confirmation."""
         plain = [screened for screened in found if screened.plain]
         stacks = sorted((s for s in plain if s.candidate.combined), key=lambda s: s.gain)
         members = stacks[-1:] or without_rivals(plain)
@@ -125,10 +111,8 @@ LIKELY = 0.95
 def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
     """The quality level of a candidate that may change what is learnt, before it is confirmed faster.
 
-    Where the baseline's first training is due, it takes turns with the candidate's now.
-
-    Returns:
-        None where it is asked afterwards: a change that leaves the training as it is, or one that may well be no gain.
+    Where the baseline's first training is due, it takes turns with the candidate's now. None where quality is asked
+    afterwards: of a change that leaves the training as it is, or one that may well be no gain.
     """
     candidate = screened.candidate
     if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC or not screened.plain:
@@ -154,13 +138,8 @@ def refused(state: SearchState, screened: Screened, quality: Quality, more: str 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A change that is left out of a plan that trains otherwise.
-
-    Args:
-        rest: of that plan.
-        reason, verdict: why it is left out.
-        aside: screenings of candidates that have it.
-    """
+    """A change that is left out of a plan that trains otherwise, with the rest of that plan, why, and the screenings of
+    candidates that have it, which are put aside."""
 
     change: Change
     rest: tuple[Change, ...]
@@ -170,11 +149,7 @@ class Suspect:
 
 
 class Suspects:
-    """Changes that are left out of all that is confirmed, by blocks of steps or by whole runs.
-
-    Args:
-        context, state: of the run.
-    """
+    """Changes that are left out of all that is confirmed, by blocks of steps or by whole runs."""
 
     def __init__(self, context: RunContext, state: SearchState) -> None:
         self.context, self.state = context, state
@@ -188,11 +163,8 @@ class Suspects:
         return any(self.of(change) for change in candidate.changes)
 
     def add(self, whole: Candidate, quality: Quality, change: Change | None = None) -> Suspect:
-        """Leaves a change out of all that is confirmed for the quality of a whole; of one alone for good.
-
-        Args:
-            change: the likeliest reason, where it is known; :meth:`likeliest` where it is None.
-        """
+        """Leaves a change out of all that is confirmed for the quality of a whole, the likeliest reason where None; of
+        one alone for good."""
         if change is None:
             change = self.likeliest(whole.changes) if whole.combined else whole.change
         rest = tuple(other for other in whole.changes if other != change) if whole.combined else ()
@@ -208,10 +180,8 @@ class Suspects:
         return cleared
 
     def most_doubtful(self, candidate: Candidate) -> tuple[Change, Quality] | None:
-        """What goes first from a candidate that is not shown to train as well, with what is known of the whole.
-
-        None where it is shown, or nobody asks.
-        """
+        """What goes first from a candidate that is not shown to train as well, with what is known of the whole; None
+        where it is shown, or nobody asks."""
         context, state = self.context, self.state
         level = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
         if level is None or level.passed or (level.passed is None and context.gate.accept_undecided):
@@ -222,8 +192,8 @@ class Suspects:
         """Of changes that together do not train as well, the likeliest reason.
 
         Args:
-            by_data: batches differ, or probes saw them train alike and a whole run ends with another metric: what makes
-                other batches, or other draws of augmentation, comes before what rounds.
+            by_data: batches differ, or probes saw them train alike and a whole run ends with another metric: what
+                makes other batches, or other draws of augmentation, comes before what rounds.
         """
 
         def key(change: Change) -> tuple[bool, int, float, bool]:
@@ -257,12 +227,8 @@ class Suspects:
 class Confirmations:
     """Confirms what did well in the screening.
 
-    Args:
-        context, state: of the run.
-
-    Attributes:
-        seen_bottleneck: under which each strategy was tried, by its name.
-        undecided: changes of which probes do not report whether they train as well, so that trainings have to.
+    ``seen_bottleneck``: under which each strategy was tried, by its name; ``undecided``: changes of which probes do not
+    report whether they train as well, so that trainings have to.
     """
 
     def __init__(self, context: RunContext, state: SearchState) -> None:
@@ -282,20 +248,14 @@ class Confirmations:
         self.seen_bottleneck[strategy] = self.state.rounds[-1].bottleneck
 
     def whole_of(self, candidate: Candidate, case: Case, likely: Iterable[Part] = ()) -> Candidate:
-        """A candidate with what predictions promise besides, each too little to be tried alone.
-
-        Args:
-            case: of the incumbent.
-            likely: further parts.
-        """
+        """A candidate with further ``likely`` parts, and what predictions promise besides, each too little to be tried
+        alone."""
         parts = [one for one in (*likely, *promised_of(self._skipped)) if not any(map(self.suspects.of, one[0]))]
         return with_parts(self.context, self.state, case, candidate, parts)
 
     def _joined(self, screened: Screened, case: Case) -> Screened:
-        """The same with what else is likely to be a gain, as good as beliefs make them together.
-
-        What may as well be none comes along where the time holds the ablation that would find that out.
-        """
+        """The same with what else is likely to be a gain, as good as beliefs make them together. What may as well be
+        none comes along where the time holds the ablation that would find that out."""
         state, joined = self.state, screened
         for likely in (LIKELY, 1.0):
             candidate = self.whole_of(screened.candidate, case, likely_parts(screened, self._found, likely))
@@ -354,10 +314,8 @@ class Confirmations:
         return quality is None or quality.passed is True or self.context.gate.accept_undecided
 
     def _learns_as_well(self, screened: Screened, screening: Screening, waiting: list[Screened]) -> bool:
-        """Whether nothing speaks against confirming it now: what is known of its quality, or may be asked afterwards.
-
-        A combined candidate that is not shown to train as well comes back without its doubtful part.
-        """
+        """Whether nothing speaks against confirming it now: what is known of its quality, or may be asked afterwards. A
+        combined candidate that is not shown to train as well comes back without its doubtful part."""
         context, state = self.context, self.state
         quality = quality_first(context, state, screened)
         if quality is None or quality.passed is True or context.gate.accept_undecided:
@@ -385,11 +343,8 @@ class Confirmations:
     def less_doubtful(
         self, screened: Screened, screening: Screening, waiting: list[Screened], quality: Quality | None = None
     ) -> None:
-        """Screens a combined candidate without the likeliest reasons of another training; the rest waits then.
-
-        Args:
-            quality: of the whole, where probes or losses refuse it: what it leaves out is suspected of it.
-        """
+        """Screens a combined candidate without the likeliest reasons of another training, which are suspected of the
+        quality of the whole where that is given; the rest waits then."""
         context, candidate = self.context, screened.candidate
         while not context.stopping():
             if quality is not None:

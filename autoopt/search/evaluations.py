@@ -1,6 +1,4 @@
-"""Changes of evaluations or checkpoints alone: no step is faster by them, so that these are timed.
-
-The whole run decides."""
+"""Changes of evaluations or checkpoints alone: no step is faster by them, so these are timed. The whole run decides."""
 
 from __future__ import annotations
 
@@ -50,7 +48,6 @@ def try_evaluations(
     """Tries their settings one after the other; what is kept becomes a part of the incumbent, and the round goes on.
 
     Args:
-        proposals: of strategies of evaluation alone.
         deadline: of the search, on the run's clock.
         most: pairs of processes of a setting; of fewer than keep it, only the likeliest is tried.
         other: the speedup that something else promises: it comes first where no evaluation at all would bring less.
@@ -165,14 +162,11 @@ def _measured(context: RunContext, plans: tuple[Plan, Plan], stage: str, number:
 def rule_on_evaluations(
     pairs: Sequence[EvaluationPair], share: float, min_gain: float, *, same_batches: bool, stage: str = "evaluate"
 ) -> Judgement:
-    """The verdict on a setting of the evaluation's loader, or of checkpoints.
+    """The verdict on a setting of the evaluation's loader, or of checkpoints, by processes with the same weights.
 
     Args:
-        pairs: of processes, with the same weights.
         share: of the whole run, what evaluations take under the incumbent.
-        min_gain: speedup worth having, less 1.
         same_batches: the setting leaves batches as they are, so that the same samples give the same metric.
-        stage: what was timed.
     """
     failed = next((side.why for pair in pairs for side in (pair.incumbent, pair.candidate) if side.why), "")
     if failed or not pairs:

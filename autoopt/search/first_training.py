@@ -110,10 +110,8 @@ def run_to_target(context: RunContext, state: SearchState) -> None:
 
 
 def _unnamed(context: RunContext, state: SearchState) -> bool:
-    """Whether the first training may find a script's metric, which nobody has named: an evaluation may be in it.
-
-    Where the watched run saw none, the first comes with an epoch's end, as far as is known.
-    """
+    """Whether the first training may find a script's metric, which nobody has named: an evaluation may be in it. Where
+    the watched run saw none, the first comes with an epoch's end, as far as is known."""
     if state.sites is None or state.objective.metric is not None:
         return False
     evaluates = any(site.kind == "evaluation" for site in state.sites.sites)
@@ -129,7 +127,6 @@ def _epoch_seconds(state: SearchState) -> float | None:
 
 def _name_metric(context: RunContext, state: SearchState) -> None:
     """Finds a script's metric in a few epochs, where they take much less than the first training, which then can wait.
-
     Its start counts, for the first training has one of its own.
 
     Raises:
@@ -167,15 +164,14 @@ def train_first(
     speedup: float = 1.0,
     reserve: float = 0.0,
 ) -> None:
-    """Trains the baseline to its target in its share of the budget, unless it was; sets the target where it is missed.
+    """Trains the baseline to its target in its share of the budget, unless it was, or there is hardly any time left;
+    sets the target where it is missed.
 
     Args:
-        other: a plan that is trained alternately with it, from the same seed; what fails in it is the plan's failure.
+        other: a plan that is trained alternately with it, from the same seed; what fails in it is the plan's
+            failure.
         speedup: of that plan, about.
-        reserve: seconds that its confirmation has yet to take: a training that leaves none to confirm anything is no
-        use.
-
-    Where there is hardly any time left it is not trained.
+        reserve: seconds that its confirmation has yet to take: a training that leaves none is no use.
 
     Raises:
         BaselineFailed: the baseline does not train.
@@ -219,10 +215,8 @@ def train_first(
 
 
 def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: float, speedup: float) -> bool:
-    """Whole runs of the untouched and the patched script as the first training. False without the time for both.
-
-    They are the final figure, which needs no blocks of steps and no probes after it.
-    """
+    """Whole runs of the untouched and the patched script as the first training. False without the time for both. They
+    are the final figure, which needs no blocks of steps and no probes after it."""
     if state.trained is not None:
         return True
     left = context.allocation.budget - context.now()
@@ -284,12 +278,8 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
 
 
 def train_with(context: RunContext, state: SearchState, plan: Plan, comparison: Comparison) -> None:
-    """The baseline's first training, where it waited for a plan that is faster: alternately with it.
-
-    Args:
-        comparison: that has shown it. Where that is of another plan or on another one, the time to compare this one
-            with the baseline is kept back.
-    """
+    """The baseline's first training, where it waited for a plan that a comparison shows to be faster: alternately with
+    it. Where that is not of plan and baseline, the time to compare these is kept back."""
     if state.trained is not None or comparison.estimate is None:
         return
     against_baseline = comparison.compares(state.baseline, plan)
@@ -305,11 +295,7 @@ def adopt_metric(
     context: RunContext, state: SearchState, patterns: tuple[str, ...], unseen: float | None = None
 ) -> None:
     """Takes a number that a script prints at each evaluation for its metric, where none was named, and says so.
-
-    Args:
-        patterns: patterns of what may be it.
-        unseen: seconds that it trained, where it was not seen to evaluate.
-    """
+    ``unseen``: seconds that it trained, where it was not seen to evaluate."""
     if state.sites is None or state.objective.metric is not None:
         return
     taken = chosen(patterns)
@@ -373,9 +359,6 @@ def _out_of_reach(objective: Objective, run: TrainingRun, allocation: BudgetAllo
 
     A lower target in place of the user's shows that nothing broke. Which training is there first, it does not show.
     Where the planned run ended without reaching the user's target, no budget would help, and its end is what counts.
-
-    Args:
-        steps: of the planned run; None where it is not known.
     """
     if objective.target is None or (steps is not None and run.steps >= steps):
         return ""

@@ -62,10 +62,7 @@ class Attempt(Record):
 
 
 def attempt(runner: TrialRunner, plan: Plan, *, draws: int) -> Attempt:
-    """Trains a few steps under a plan, and some more on the largest batch.
-
-    Args:
-        draws: how many steps are drawn in search of the largest batch.
+    """Trains a few steps under a plan, and some more on the largest batch of so many that are drawn.
 
     Raises:
         TrialFailed: it does not train.
@@ -86,9 +83,7 @@ def attempt(runner: TrialRunner, plan: Plan, *, draws: int) -> Attempt:
 class Fitting:
     """Finds the reference of a workload that does not fit; finds the next where that one fails later after all.
 
-    Args:
-        context: trials, journal, clock, announcements.
-        state: gets the reference as its baseline, and a trial for each plan that did not fit.
+    The state gets the reference as its baseline, and a trial for each plan that did not fit.
     """
 
     def __init__(self, context: RunContext, state: SearchState) -> None:
@@ -101,13 +96,8 @@ class Fitting:
         self._relaxed_by = context.now() + RELAXED_SHARE * context.allocation.budget
 
     def next(self, failure: BaselineFailed) -> str:
-        """Makes the next plan that fits the baseline of the search.
-
-        Args:
-            failure: how the present baseline ended.
-
-        Returns:
-            The sentence that the report shows.
+        """Makes the next plan that fits the baseline of the search, in place of one that ended so; returns the report's
+        sentence.
 
         Raises:
             WorkloadError: it failed otherwise than for memory, or nothing fits.
@@ -211,10 +201,8 @@ class Fitting:
         return (batch.size or facts.batch_size) * count == facts.batch_size * facts.accumulation
 
     def _relaxed(self, names: Sequence[str]) -> Plan | None:
-        """The same strategies, each saving no more than it must next to the others: its settings are halved.
-
-        A reference that saves more than it must is a slow one, so that there is some time for this.
-        """
+        """The same strategies, each saving no more than it must next to the others: its settings are halved. A
+        reference that saves more than it must is a slow one, so that there is some time for this."""
         self._deadline = max(self._deadline, self._relaxed_by)
         rungs: dict[str, int] = {}
         for name in reversed(names):
@@ -230,10 +218,8 @@ class Fitting:
         return self._plan(names, rungs)
 
     def _fits(self, plan: Plan) -> bool:
-        """Whether it trains with room to spare; measured once.
-
-        When the time is up, only strategies alone are still tried, until one of them fits.
-        """
+        """Whether it trains with room to spare; measured once. When the time is up, only strategies alone are still
+        tried, until one of them fits."""
         if plan.key in self._outcomes:
             return not self._outcomes[plan.key]
         spent = self.context.now() > self._deadline and (len(plan.changes) > 1 or "" in self._outcomes.values())

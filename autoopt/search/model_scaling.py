@@ -203,7 +203,6 @@ def fit(
 
     Args:
         points: parameters and value of each training, all above 0.
-        of: what the values are.
         target: value at which the size is asked for; None: at none.
     """
     x, y = np.log(np.array(points, dtype=np.float64).reshape(-1, 2)).T

@@ -1,5 +1,4 @@
-"""The outcome of a run, from which ``autoopt.running.document`` makes result.json, and what each candidate
-came to."""
+"""The outcome of a run, from which ``autoopt.running.document`` makes result.json, and what each candidate came to."""
 
 from __future__ import annotations
 
@@ -79,12 +78,7 @@ def broken_off(context: RunContext, state: SearchState, price_per_hour: float | 
 def outcome_of(
     state: SearchState, verification: Verification, stop: Stop, rows: list[Ablation], price_per_hour: float | None
 ) -> Outcome:
-    """Puts the end of a run together.
-
-    Args:
-        rows: the ablation of the final plan.
-        price_per_hour: of the device.
-    """
+    """Puts the end of a run together."""
 
     devices: dict[str, Any] = {"price_per_hour": price_per_hour, "processes": state.facts.processes}
     best = baseline = configuration(
@@ -133,9 +127,7 @@ def configuration(
     Args:
         profile: the plan from the inside; gives FLOP/s and CPU utilization.
         side: the plan in an interleaved comparison, the better source of step times.
-        runs: its trainings to the target.
-        time_to_target: seconds, with interval.
-        price_per_hour: of the device.
+        runs: its trainings to the target; ``time_to_target``: their seconds, with interval.
         processes: that a script's launcher starts.
     """
     last = runs[-1].curve.points[-1].metric if runs and runs[-1].curve.points else None
@@ -236,12 +228,7 @@ BEFORE_ROUNDS = 1.25
 
 
 def spending(took: Iterable[Took], seconds: float) -> tuple[Spent, ...]:
-    """Seconds by what they were spent on, the largest first; what no step accounts for is the time between steps.
-
-    Args:
-        took: the steps.
-        seconds: of the whole run.
-    """
+    """Seconds by what they were spent on, the largest first; what no step accounts for is the time between steps."""
     found: dict[str, float] = defaultdict(float)
     for step in took:
         found[spent_on(step.kind, step.purpose)] += step.seconds
@@ -274,14 +261,7 @@ def more_budget(state: SearchState) -> str:
 
 
 def out_of_time(now: float, deadline: float, budget: float, needed: float, *, begun: bool) -> Stop:
-    """The end of a search whose time is up, and where it never began the budget with which it would.
-
-    Args:
-        now, deadline: of the search, seconds of the run.
-        budget: of the whole run, seconds.
-        needed: seconds that the next thing would take.
-        begun: whether there was a round.
-    """
+    """The end of a search whose time is up, and where it never began the budget with which it would; all in seconds."""
     kept_back = budget - deadline
     text = f"{max(deadline - now, 0):.0f} s of the search were left, and the next step takes {needed:.0f} s"
     if kept_back > 0:
@@ -358,10 +338,8 @@ def in_larger_plan(state: SearchState, name: str) -> tuple[Comparison, tuple[str
 
 
 def _refused(state: SearchState, name: str, measured: list[Trial]) -> Decided:
-    """A strategy that is not in the final plan: refused where no candidate of its own is left open.
-
-    Its own candidates are those with the fewest companions: combined candidates of which it is a part have more.
-    """
+    """A strategy that is not in the final plan: refused where no candidate of its own, with the fewest companions, is
+    left open."""
     trials = [trial for trial in measured if trial.strategy == name]
     fewest = min((len(trial.companions) for trial in trials), default=0)
     own = [trial for trial in trials if len(trial.companions) == fewest]

@@ -33,14 +33,7 @@ MOST_TURNS = 60
 
 
 class Neighbours:
-    """Live processes of one plan, one on each place.
-
-    Args:
-        runners: one for each place.
-        plan: of all.
-        rule: block length and patience.
-        workers: run one thing on every place at the same time.
-    """
+    """Live processes of one plan, one on each place."""
 
     def __init__(self, runners: Sequence[TrialRunner], plan: Plan, rule: Rule, workers: Workers) -> None:
         self._runners, self._plan, self._rule, self._workers = runners, plan, rule, workers
@@ -129,12 +122,8 @@ def sharing_of(
     deadline: float,
     rng: np.random.Generator,
 ) -> Sharing:
-    """Measures what neighbours cost, until it is known on every place or the time is up.
-
-    Args:
-        floor: the noise floor of the run; None: not measured, and then nothing may share.
-        deadline: on the clock.
-    """
+    """Measures what neighbours cost, until it is known on every place or the time (of the clock) is up. Without a noise
+    floor nothing may share."""
     began = clock()
     allowed, reason = False, "the noise floor was not measured"
     if floor is not None:
@@ -211,12 +200,7 @@ class ParallelRace:
 
     Args:
         main: the runner of the search, whose limits hold for what was not expected, and which is reported the logs.
-        runners: one for each place.
-        incumbent: its plan.
-        rule: block length, ramp, and the gain worth having.
         workers: makes the workers that fill the places.
-        clock: seconds.
-        seed: decides order.
     """
 
     def __init__(
@@ -290,11 +274,7 @@ CONTROL_SHARE = 0.2
 
 
 def open_race(context: RunContext, state: SearchState, screenings: int, until: float) -> Race | ParallelRace:
-    """The race for about so many looks on the present incumbent.
-
-    Args:
-        until: when the screening ends, on the run's clock.
-    """
+    """The race for about so many looks on the present incumbent, until the screening ends on the run's clock."""
     seed, runner, rule = [context.seed, state.numbers, 2], context.runner, context.screening_rule(1.0)
     if runner.parallel > 1 and screenings > runner.parallel:
         runners = runner.placed()

@@ -181,18 +181,16 @@ def _share(strategy: Strategy, case: Case) -> float:
 
 
 def _without_loader(strategy: Strategy, case: Case) -> str:
-    """Why a strategy of the loader is not even asked about a script that has none; empty where it is.
-
-    It would look into what stands for the data of such a script, and answer in words of that.
-    """
+    """Why a strategy of the loader is not even asked about a script that has none, whose data it would misread; else
+    empty."""
     if case.sites is None or case.sites.of("loader_training") or strategy.example is None:
         return ""
     return without_loader(strategy.apply(Setup(), strategy.example.setting), case.sites) or ""
 
 
 def _refused(registry: Registry, strategy: Strategy, case: Case, setting: JsonDict) -> str:
-    """Why a setting with its companions cannot be put on the script that is trained; empty where it can, or where
-    there is no script."""
+    """Why a setting with its companions cannot be put on the script that is trained; empty where it can, or without
+    one."""
     if case.sites is None:
         return ""
     setup = strategy.apply(Setup(), setting)
@@ -213,10 +211,10 @@ def unwanted(strategy: Strategy, choice: Choice) -> str:
 
 
 def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | None:
-    """The strategy's own prediction, else the what-if of its stages at their ceiling: an upper bound.
+    """The strategy's own prediction, else the what-if of its stages at their ceiling, which is a bound and no
+    prediction.
 
     Numbers of its own, which neither the pipeline nor a try on a copy gave, are declared ones.
-    The default is a bound, from 1 to what the ceilings leave: it says what is possible, not what comes.
     """
     own = strategy.predict(case, setting)
     if own is not None:

@@ -31,19 +31,16 @@ def together(
     likely: float = 1.0,
     without: AbstractSet[str] = frozenset(),
 ) -> Candidate | None:
-    """All that predictions promise, as one plan on the incumbent.
+    """All that predictions promise, as one plan on the incumbent; None where that is fewer changes (companions count as
+    one with theirs).
 
     The change that promises most goes first; each further one is predicted next to those, so that what one saves is not
     promised by another once more, and as far as comparisons have not denied it. Where most predictions hold, the plan
     has most of the gain after one screening. Of a script, only what its patch can say.
 
     Args:
-        fewest: changes, with their companions counted as one with theirs.
         likely: the chance of a gain from which on it counts, where not the whole of its interval is one.
         without: strategies that come with no other as its companion.
-
-    Returns:
-        None where predictions promise fewer changes.
     """
     registry = context.runner.registry
     changes, parts, promises = list[Change](), dict[str, Member](), list[Estimate]()
@@ -169,12 +166,7 @@ Part = tuple[tuple[Change, ...], Mapping[str, Member]]
 def with_parts(
     context: RunContext, state: SearchState, case: Case, whole: Candidate, parts: Iterable[Part]
 ) -> Candidate:
-    """A candidate with what else is likely to bring something: the confirmation is of the whole.
-
-    Args:
-        case: of the incumbent.
-        parts: the likeliest first; of a script only what its patch can say comes with it.
-    """
+    """A candidate with what else is likely to bring something, the likeliest first: the whole is confirmed."""
     registry = context.runner.registry
     for changes, members in parts:
         plan = _joined(context, state, whole.changes, changes)
@@ -196,12 +188,8 @@ def _joined(context: RunContext, state: SearchState, changes: Sequence[Change], 
 
 
 def likely_parts(screened: Screened, found: Iterable[Screened], likely: float) -> list[Part]:
-    """Screened changes that are confirmed together with a candidate: clear gains, likely gains, and predicted gains
-    that the screening does not contradict.
-
-    Args:
-        likely: the chance of a gain from which on it counts.
-    """
+    """Screened changes that are confirmed together with a candidate: clear gains, those whose chance is ``likely``, and
+    predicted gains that the screening does not contradict."""
     parts = list[Part]()
     for other in sorted(found, key=lambda one: -one.gain):
         candidate = other.candidate
@@ -228,9 +216,7 @@ def _promised(strategy: Strategy, speedup: Estimate | None, likely: float = 1.0)
 
 def screen_rival(screening: Screening) -> None:
     """Screens what did well with the best rival of it on top, since some that shorten the same stages serve together.
-
-    What is no rival needs no screening for that: it is confirmed together.
-    """
+    What is no rival needs no screening for that."""
     case, registry = screening.case, screening.context.runner.registry
     good = [s for s in screening.found if s.plain and not s.candidate.combined]
 
@@ -259,10 +245,8 @@ def _apply_to(registry: Registry, case: Case, changes: Iterable[Change], plan: P
 
 
 def combined(state: SearchState, registry: Registry, members: Sequence[Screened]) -> Candidate | None:
-    """The members' changes together, those of the better one where two set the same or exclude each other.
-
-    None where they clash, or where nothing of the others is left.
-    """
+    """The members' changes together, those of the better one where two set the same or exclude each other; None where
+    they clash, or where nothing of the others is left."""
     changes: dict[str, Change] = {}
     for member in members:
         for change in member.candidate.changes:

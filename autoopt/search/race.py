@@ -33,19 +33,7 @@ MOST_ROUNDS = 12
 
 
 class Race:
-    """Candidates against one live incumbent, each in a process of its own.
-
-    Args:
-        start: starts a process.
-        incumbent: its plan.
-        rule: block length, ramp, patience, and the gain worth having.
-        clock: seconds.
-        rng: decides order.
-        memory: of the plans that were measured.
-
-    Attributes:
-        places: how many candidates are measured at the same time.
-    """
+    """Candidates against one live incumbent, each in a process of its own, so many ``places`` at the same time."""
 
     places = 1
 
@@ -66,11 +54,7 @@ class Race:
         self._one_at_a_time = False
 
     def screen(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
-        """One pair of processes. ``inconclusive``, ``reject``, ``harmful`` or ``failed``; never ``accept``.
-
-        Args:
-            noise: the A/A control and what was learned since.
-        """
+        """One pair of processes. ``inconclusive``, ``reject``, ``harmful`` or ``failed``; never ``accept``."""
         self._one_at_a_time = self._one_at_a_time or not self._memory.fit_together(self.incumbent, candidate)
         if self._one_at_a_time:
             self.close()
@@ -128,11 +112,7 @@ def seconds_of_screening(allocation: BudgetAllocation, state: SearchState) -> fl
 
 
 def switchable(registry: Registry, incumbent: Plan, plan: Plan, parts: frozenset[str] = PARTS) -> bool:
-    """Whether a process of the incumbent can take the plan on: by the word of its strategies, and by what they set.
-
-    Args:
-        parts: of a setup that can be switched in it.
-    """
+    """Whether a process of the incumbent can take the plan on: by the word of its strategies, and by what they set."""
     both = (incumbent, plan)
     changed = [change for one in both for change in one.changes if not all(change in other.changes for other in both)]
     if not changed or not all(registry[change.strategy].switchable for change in changed):
@@ -144,11 +124,9 @@ def switchable(registry: Registry, incumbent: Plan, plan: Plan, parts: frozenset
 
 
 class SwitchedScreenings:
-    """Visits, and the screening that they brought until they are asked for.
+    """Visits of plans in one process, and the screenings that they brought until they are asked for.
 
     Args:
-        context, state: of the run.
-        case: what strategies get.
         take_over: hands over a live process of the incumbent.
     """
 

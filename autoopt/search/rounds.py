@@ -61,11 +61,7 @@ NO_TARGET = "its training is judged by when it reaches a value of the metric: na
 
 
 class Rounds:
-    """The search between two profiles.
-
-    Args:
-        context, state: of the run.
-    """
+    """The search between two profiles."""
 
     def __init__(self, context: RunContext, state: SearchState) -> None:
         self.context, self.state = context, state
@@ -76,8 +72,7 @@ class Rounds:
         self._pipeline: Pipeline | None = None
 
     def optimize(self, pipeline: Pipeline | None) -> Stop | None:
-        """Screens what is worth a screening on the incumbent, and confirms what did well; the combined candidate of it
-        first.
+        """Screens what is worth a screening on the incumbent, and confirms what did well; the combined candidate first.
 
         Returns:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
@@ -146,10 +141,8 @@ class Rounds:
         return plan
 
     def _screen_and_confirm(self, proposals: Sequence[Proposal], queue: Queue) -> bool:
-        """Screens, confirms clear gains, and then what may be a gain.
-
-        Where whole runs are short for the budget, a pair of them shows more than further looks.
-        """
+        """Screens, confirms clear gains, and then what may be a gain. Where whole runs are short for the budget, a pair
+        of them shows more than further looks."""
         context, state = self.context, self.state
         short = not state.found and context.run_seconds(state) is not None
         case = self._case()
@@ -257,15 +250,12 @@ class Rounds:
         likely: float = LIKELY,
         hope: float = 0.0,
     ) -> bool:
-        """Confirms by whole runs all that predictions promise and nothing has refused, where a script's budget holds
-        it; without what makes it train otherwise.
+        """Confirms by whole runs all that predictions promise and nothing has refused, without what makes it train
+        otherwise.
 
         Such runs show what no block of steps does, and what is too small for blocks. On an incumbent that they have
-        shown, they go on: its runs may end before steps could be compared.
-
-        Args:
-            likely: see :func:`together`.
-            hope: see :class:`WholeRunConfirmation`.
+        shown, they go on: its runs may end before steps could be compared. ``likely``: see :func:`together`; ``hope``:
+        see :class:`WholeRunConfirmation`.
         """
         context, state, case = self.context, self.state, self._case()
         refused = {trial.strategy for trial in state.trials if not trial.companions and _refuses(trial)}
@@ -361,10 +351,8 @@ class Rounds:
         return gain / pair_seconds(self.context, self.state, stage) < confirmation.gain / (confirmation.needed or inf)
 
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:
-        """The gain of the whole run that evaluations timed once promise; None where the metric is not the same.
-
-        One pair of processes errs by a half, as predictions do.
-        """
+        """The gain of the whole run that evaluations timed once promise, of one pair that errs by a half, as
+        predictions do; None where the metric is not the same."""
         for trial in reversed(self.state.trials):
             gain, quality = trial.time_to_target, trial.quality
             if trial.strategy == proposal.strategy.name and gain is not None and quality is not None:
@@ -409,11 +397,7 @@ class Rounds:
         return not state.found or by_whole_runs(context, state)
 
     def _search_settings(self, proposal: Proposal, case: Case, remaining: int) -> bool:
-        """Tries settings of what trains otherwise until there are no more, or time is up. True where one was kept.
-
-        Args:
-            remaining: strategies that follow in this round.
-        """
+        """Tries settings of what trains otherwise until there are no more, or time is up. True where one was kept."""
         context, state, strategy = self.context, self.state, proposal.strategy
         kept = False
         for setting, answer in settings_of(context, state, strategy, case):
@@ -460,10 +444,8 @@ class Rounds:
         return None
 
     def stop(self, plan: Queue) -> Stop:
-        """Why a round in which nothing was kept ends the search.
-
-        Where no stage holds the step back, that is the reason, also where something was left for lack of time.
-        """
+        """Why a round in which nothing was kept ends the search: first that no stage holds the step back, also where
+        something was left for lack of time."""
         over = self.over()
         if over and over.reason is StopReason.INTERRUPTED:
             return over
@@ -545,8 +527,7 @@ def _as_seen(queue: Queue, screening: Screening) -> Queue:
 
 def _less(every: Sequence[Proposal], refused: Change, case: Case) -> list[Proposal]:
     """The same but for a refused one, in whose place comes its strategy's next setting, first of all one that is a part
-    of it: an evaluation without its larger batches, images decoded at twice the size.
-    """
+    of it: an evaluation without its larger batches, images decoded at twice the size."""
     found = list[Proposal]()
     for each in every:
         if each.strategy.name != refused.strategy:

@@ -116,9 +116,8 @@ class RunContext:
     def shown_by_whole_runs(self, state: SearchState, plan: Plan) -> float | None:
         """Seconds of a whole run of the untouched script, where such runs show what a plan brings; else None.
 
-        A plan is measured in blocks only to choose it. Where a budget holds whole runs of the untouched and the patched
-        script, they are the final figure: they hold imports, the first batch, evaluations and the end, and nothing
-        listens to them. What trains otherwise takes its own steps, which only runs that end at the user's target show.
+        They are the final figure then: they hold imports, the first batch, evaluations and the end, and nothing listens
+        to them. What trains otherwise takes its own steps, which only runs that end at the user's target show.
         """
         seconds = self.run_seconds(state)
         otherwise = self.gate.risk_over(plan, state.baseline).trains_otherwise
@@ -127,11 +126,8 @@ class RunContext:
         return seconds if self.runner.runs_whole(plan) else None
 
     def probes_due(self, plan: Plan | None, incumbent: Plan) -> float:
-        """Seconds of the probes that the quality level of a plan next to another one still takes.
-
-        Args:
-            plan: None of one that is not known yet, and may round otherwise.
-        """
+        """Seconds of the probes that the quality level of a plan next to another one still takes; None is a plan that
+        is not known yet, and may round otherwise."""
         allocation, probes = self.allocation, self.gate.probes
         if probes is None:
             return 0.0

@@ -1,8 +1,4 @@
-"""Screening: seconds for every candidate, to find what is worth confirming. No claim is made here.
-
-Every applicable change with the companions that belong to it gets one screening against the live incumbent; those that
-do well are asked for their next setting.
-"""
+"""Screening: seconds for every candidate, to find what is worth confirming. No claim is made here."""
 
 from __future__ import annotations
 
@@ -40,17 +36,12 @@ from autoopt.strategy import Case, Risk, Strategy
 
 
 class Screening:
-    """Screens candidates on the present incumbent.
+    """Screens candidates on the present incumbent; ``found`` is what did well.
 
     Args:
-        context, state: of the run.
-        case: what strategies get.
-        latest: until when may be screened more, by what was found so far and by whether the pair of the next screening
-            counts for its confirmation; on the run's clock.
+        latest: until when may be screened more, on the run's clock, by what was found so far and by whether the
+            pair of the next screening counts for its confirmation.
         confirming: seconds that the confirmation of what was found takes.
-
-    Attributes:
-        found: what did well.
     """
 
     def __init__(
@@ -146,8 +137,8 @@ class Screening:
         """What is confirmed before anything else is screened; None where a screening is the better use of time.
 
         A screening has to promise more a second than the best so far is worth over all seconds until it is confirmed
-        (Charnov, "Optimal foraging, the marginal value theorem", 1976). What is screened after it is screened faster,
-        and on the plan that it is meant for.
+        (Charnov, "Optimal foraging, the marginal value theorem", 1976). What follows is screened on the plan that it is
+        for.
         """
         best = max(self.found, key=lambda screened: screened.worth, default=None)
         if best is None:
@@ -288,15 +279,7 @@ class Screening:
 
 
 class Talk:
-    """A conversation with a strategy.
-
-    Args:
-        screening: screens its candidates.
-
-    Attributes:
-        best: the largest log gain so far; 0 where none was seen.
-        goes_on: whether there may be another setting.
-    """
+    """A conversation with a strategy. ``best``: the largest log gain so far; ``goes_on``: it may have more settings."""
 
     def __init__(self, screening: Screening, strategy: Strategy) -> None:
         self._screening, self.strategy = screening, strategy

@@ -90,31 +90,25 @@ class AAControl(Record):
 
 @dataclass
 class SearchState:
-    """The state of a search.
+    """All that is known in a search.
 
-    ``baseline``: what everything is compared with: the workload as it is, or where that does not fit in
-    memory, the least costly plan under which it does.
-    ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
-    ``comparisons``: of trials, by their id; ``screenings``: those of the screening, which confirm nothing;
-    ``ablations``: comparisons that show what a change of a plan is worth.
-    ``sites``: of a script that is run as it is.
+    ``baseline``: what everything is compared with: the workload as it is, or where that does not fit in memory, the
+    least costly plan under which it does. ``base``: the id of the trial whose change made the incumbent, or
+    ``"baseline"``. ``screenings`` confirm nothing; ``ablations`` show what a change of a plan is worth.
+
     ``together``: strategies whose changes were kept as parts of a combined candidate, none of them confirmed by itself
-        or shown to be needed, each with the member that its gain is a part of.
-    ``unseen``: strategies that there was no time for, with the seconds that a screening would have taken;
-    ``unconfirmed``: trials by id whose confirmation would have taken so many seconds more than were left.
-    ``processes``: the most that may train together; ``scaling``: how the final plan does;
-    ``sharing``: what neighbours cost an incumbent, by its key.
-    ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice;
-    ``beliefs``: how far off predictions of each change were.
-    ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
-    ``untrainable``: why no change of training can be judged in this budget; empty where one can.
-    ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is notified of it;
-    ``model_scaling``: what models of several sizes learnt, where others were tried;
-    ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
+    or shown to be needed, each with the member that its gain is a part of. ``unseen``: strategies that there was no
+    time for, with the seconds that a screening would have taken; ``unconfirmed``: trials by id whose confirmation would
+    have taken so many seconds more than were left. ``tried``: changes with the incumbent that they were tried on.
+
+    ``control``, ``trained``: the A/A control of the baseline and its first training; ``untrainable``: why no change of
+    training can be judged in this budget; ``tuned``: what the strategy of a tuning is notified of it; ``missing``: what
+    could not be measured, and why; ``processes``: the most that may train together; ``sharing``: what neighbours cost
+    an incumbent, by its key.
+
     ``between_ratio``: seconds of evaluations and of checkpoints, by stage, under the incumbent over those under the
-    baseline;
-    ``unfit``: how the first start of a script failed that does not fit into memory as it is;
-    ``diagnosed``: the profile of a script that was taken before anything else was measured.
+    baseline; ``unfit``: how the first start of a script failed that does not fit into memory as it is; ``diagnosed``:
+    the profile of a script that was taken before anything else was measured.
     """
 
     facts: WorkloadFacts
@@ -237,10 +231,7 @@ class SearchState:
         return left.with_change(Change(strategy=strategy, setting=before))
 
     def skip(self, strategy: Strategy, verdict: Verdict, reason: str, **fields: object) -> Trial:
-        """Notes why a strategy is not tried; the latest note of each strategy stands.
-
-        Only a crash has the number of a trial: it is reported as one.
-        """
+        """Notes why a strategy is not tried; the latest note of each stands. A crash alone has a trial's number."""
         known = self.skipped.get(strategy.name)
         number = known.id if known is not None else 0
         trial = Trial.model_validate(
@@ -316,11 +307,7 @@ class SearchState:
                 return
 
     def learn(self, members: Sequence[Member], seen: Comparison, known: int = 0) -> None:
-        """Updates the beliefs about these changes by a comparison with and without them.
-
-        Args:
-            known: its first pairs of processes that beliefs hold already.
-        """
+        """Updates the beliefs about these changes by a comparison with and without them; so many pairs are known."""
         if pairs := seen.pairs[known:]:
             between = (seen.between_process_sd or 0.0) ** 2
             variance = (between + fmean(pair.standard_error**2 for pair in pairs)) / len(pairs)
@@ -358,10 +345,8 @@ class SearchState:
         return self.noise.model_copy(update={"foreign_cores": sum(used * each for used, each in seen) / seconds})
 
     def dearer_start(self, plan: Plan) -> float:
-        """Seconds that a process of a plan takes to start beyond one of the baseline, as far as was seen.
-
-        A plan that was never started takes as long as any part of it took at first, such as to compile.
-        """
+        """Seconds that a process of a plan takes to start beyond one of the baseline, as far as was seen; a plan that
+        was never started takes as long as any part of it took at first, such as to compile."""
         paid: dict[str, list[float]] = {}
         plans: dict[str, Plan] = {}
         for side in self.sides:

@@ -47,8 +47,8 @@ class Turns:
     Args:
         processes: of baseline and plan, started; each is frozen while the other trains.
         arguments: of ``autoopt.benchmark.tasks.train``, such as the target.
-        seconds: what a training of the baseline takes, about.
-        speedup: of the plan over the baseline, about, so that both end at about the same time.
+        seconds, speedup: what a training of the baseline takes and how much faster the plan is, about, so that both
+            end together.
         keep: a folder for the baseline's weights; none are kept where empty.
     """
 
@@ -124,11 +124,7 @@ def _freeze(process: AnyTrial) -> None:
 
 
 class MemoryLedger:
-    """Peaks of plans on a device.
-
-    Attributes:
-        limit_bytes: that all processes on the device have together; None where that is not known, as on a CPU.
-    """
+    """Peaks of plans on a device; ``limit_bytes``: that all its processes have together; None where it is not known."""
 
     def __init__(self) -> None:
         self.limit_bytes: int | None = None
@@ -148,10 +144,7 @@ class MemoryLedger:
             self._peaks[plan.key] = max(self._peaks.get(plan.key, 0), peak)
 
     def fit_together(self, one: Plan, other: Plan) -> bool:
-        """Whether processes of two plans are known to fit, or not known not to.
-
-        A plan that was not measured counts as the one next to it.
-        """
+        """Whether processes of two plans may fit, as far as is known; an unmeasured one counts as the other."""
         together = self._together(one, other)
         return together is None or (together < self._too_much and together <= (self.limit_bytes or inf))
 
@@ -166,16 +159,13 @@ class TrialRunner:
     """Starts trials.
 
     Args:
-        launcher: starts processes.
         base: the trial of the baseline; every other one differs in plan, seed and flags.
-        registry: folds plans, to know what must be set before torch is imported.
         logs: the folder of the trials' own output.
+        places: where pairs may be measured at the same time; none: one after the other.
 
     Attributes:
-        limits: of the time that starting a trial takes.
-        memory: of the plans that were measured.
-        once: seconds that a start takes beyond another one, by the word of a strategy, by its name.
-        places: where pairs may be measured at the same time; none: one after the other.
+        limits: of the time that starting a trial takes; ``once``: what a start takes beyond that, by a strategy's
+            word.
         place: where this one starts its trials; empty where it starts them as every run does.
     """
 
@@ -238,12 +228,10 @@ class TrialRunner:
         return self.unsaid(Plan(changes=(change,))) if script else ""
 
     def watched(self, then: Callable[[AnyTrial, Sites], None] | None = None) -> Sites | None:
-        """The sites of a script, seen in a first run of it; None where the workload is not a script.
-
-        From then on its trials know them.
+        """The sites of a script, seen in a first run of it; None of other workloads. Its trials know them from then on.
 
         Args:
-            then: asks more of the process that was watched, which ends after it; not called where there is none.
+            then: asks more of the process that was watched.
 
         Raises:
             TrialFailed: it does not train.
@@ -322,7 +310,6 @@ class TrialRunner:
 
         Args:
             processes: so many of those that a script's launcher starts; all of them where None.
-            base: see :meth:`spec`.
 
         Raises:
             TrialFailed: it could not be built or set up.
@@ -442,11 +429,7 @@ class TrialRunner:
         return isinstance(self._launcher, Launcher)
 
     def whole_run(self, *, steps: int, every: float | None, seed: int, max_seconds: float) -> TrainingRun:
-        """A whole run of the untouched script, with the metric that was named; see :meth:`whole_runs`.
-
-        Args:
-            every: steps between two evaluations; it may end at one of them.
-        """
+        """A whole run of the untouched script, with the metric that was named; see :meth:`whole_runs`."""
         script = self.base.script
         assert script is not None, "whole runs are of a script"
         (run,) = whole_runs([script], self.base.directory, timeout=max_seconds, turn=turn_of(self.memory.limit_bytes))
@@ -471,12 +454,9 @@ class TrialRunner:
 
         Args:
             before: without changes: the untouched script.
-            steps: of a run.
-            seed: names the pair; it decides which goes first, and another one than the run's is mixed with those that
-                the script sets.
-            max_seconds: of each.
-            speedup: of the second one, about.
-            patience: times the seconds of the first one that the second one may take.
+            seed: names the pair; it decides which goes first, and another one than the run's is mixed with those
+                that the script sets.
+            max_seconds: of each; ``patience``: times the first one's seconds that the second one may take.
             every: steps between two evaluations, where runs end at one of them by what they have reached.
 
         Raises:
@@ -513,10 +493,10 @@ class TrialRunner:
     def _adopted(self, plan: Plan, label: str, seed: int) -> AbstractContextManager[AnyTrial]:
         """A trial of the plan in the form in which it is adopted.
 
-        A script's is its patch: the patched files are trained as they are, and the files as they were are trained
-        so, too; nothing is put on them but the step clock. What the patch cannot say is not trained: it is part of no
-        figure. The seeds that a script sets are its own in the first training; in every other one, which would be the
-        same again, they are mixed with that training's.
+        A script's is its patch: the patched files are trained as they are, as are the files as they were, with nothing
+        on them but the step clock. What the patch cannot say is part of no figure. The seeds that a script sets are its
+        own in the first training; in every other one, which would be the same again, they are mixed with that
+        training's.
         """
         files = self.patched_files(plan) if self.patched_files is not None else None
         script, base, trained = self.base.script, self.base, plan
@@ -533,11 +513,8 @@ class TrialRunner:
     def ask(
         self, plan: Plan, task: str, *, timeout: float, label: str, disturbed: float = 0.0, **arguments: Any
     ) -> JsonDict:
-        """Runs one task in a trial of its own; what a script's data draw is the same in every probe.
-
-        Args:
-            disturbed: so far away, over each weight, the weights begin.
-        """
+        """Runs one task in a trial of its own, whose weights begin so far away (``disturbed``, over each weight); what
+        a script's data draw is the same in every probe."""
         changed: JsonDict = {"disturbed": disturbed}
         if self.base.script is not None and task == PROBE:
             changed["same_draws"] = True
@@ -557,7 +534,6 @@ class BaselineFailed(WorkloadError):  # noqa: N818 - reads as the sentence that 
     """A trial of the baseline failed: the user's error (exit code 3), unless a plan is found under which it fits.
 
     Args:
-        failure: how the trial ended.
         what: it was doing, such as ``in training``.
         lean: it was a script's, trained in little memory.
     """

@@ -105,13 +105,7 @@ def rungs_of(steps: int, every: int) -> tuple[int, ...]:
 
 
 class Tuner:
-    """One search.
-
-    Args:
-        context, state: of the run.
-        space: name and range of each parameter.
-        document: without trials.
-    """
+    """One search."""
 
     def __init__(self, context: RunContext, state: SearchState, space: dict[str, str], document: Tuning) -> None:
         import optuna

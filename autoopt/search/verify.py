@@ -192,11 +192,9 @@ def evidence_of(
 
 
 def _compared(context: RunContext, state: SearchState) -> Comparison:
-    """The final plan against the baseline: fresh pairs of processes where there is time for two, else its confirmation.
-
-    The bounds of the confirmation hold at whatever time it ended. A plan that whole runs have confirmed, or whose steps
-    are the baseline's, needs no blocks of steps.
-    """
+    """The final plan against the baseline: fresh pairs of processes where there is time for two, else its confirmation,
+    whose bounds hold at whatever time it ended. A plan that whole runs have confirmed, or whose steps are the
+    baseline's, needs none."""
     confirmation = confirmation_of(context, state)
     spare = context.allocation.budget - context.now() - _trainings_due(context, state)
     if confirmation is not None and (not confirmation.pairs or spare < _short(context, state)):
@@ -219,16 +217,13 @@ def _train(
 ) -> TrainedPair | None:
     """Plan and baseline trained alternately from a fresh seed; None where there is no time, or where one fails.
 
-    Of a script it is a whole run of each, the patch in place of the plan, where the budget holds that.
-
-    Without a first training it is not known what they would take, and there was no time for that.
-
-    Where there is not even the time for one such pair, the plan is trained alone next to the training that the baseline
-    had at first: enough to see that nothing broke, and no verified ratio.
+    Of a script it is a whole run of each, the patch in place of the plan, where the budget holds that. Where there is
+    not even the time for one such pair, the plan is trained alone next to the training that the baseline had at first:
+    enough to see that nothing broke, and no verified ratio.
 
     Args:
-        ratio: of the plan's speed to the baseline's, where blocks of steps have shown it; at its lower end the plan's
-            training is expected to end.
+        ratio: of the plan's speed, where blocks of steps have shown it; at its lower end the plan's training is
+            expected to end.
         whole: seconds of a whole run of the untouched script; None where whole runs do not show the plan.
     """
     plan, seed = state.incumbent, context.seed + FRESH_SEEDS + number
@@ -269,10 +264,8 @@ def _train(
 def _unsure(
     context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
 ) -> bool:
-    """Whether one more seed is worth its time: its interval is wide, or the blocks say another thing.
-
-    Whole runs to a target are as long as their seeds make them, which a few that are alike do not show.
-    """
+    """Whether one more seed is worth its time: its interval is wide, or the blocks say another thing. Whole runs to a
+    target are as long as their seeds make them, which a few that are alike do not show."""
     if state.objective.users_target is not None and all(pair.whole for pair in pairs):
         return True
     evidence = evidence_of(context, state, state.incumbent, pairs)
@@ -352,10 +345,8 @@ def _verdict(found: Verification, trouble: str) -> Verdict:
 
 
 def _riskiest(context: RunContext, state: SearchState) -> Change:
-    """The change that goes first where the plan as a whole does not pass: the riskiest, and of those the last.
-
-    Of one class of risk the one that computes in the lowest precision.
-    """
+    """The change that goes first where the plan as a whole does not pass: the riskiest, then that of the lowest
+    precision, then the last."""
 
     def risk(change: Change) -> tuple[int, float]:
         alone = state.baseline.with_change(change)
@@ -381,10 +372,8 @@ def _test_due(context: RunContext, state: SearchState) -> float:
 
 
 def confirmation_of(context: RunContext, state: SearchState) -> Comparison | None:
-    """The confirmation of the incumbent, where its steps were compared with the baseline's.
-
-    A plan that changes evaluations alone takes the baseline's own steps.
-    """
+    """The confirmation of the incumbent, where its steps were compared with the baseline's; one that changes
+    evaluations alone takes these."""
     baseline, plan = state.baseline, state.incumbent
     steps = [[c for c in one.changes if not context.between_steps(c.strategy)] for one in (baseline, plan)]
     if steps[0] == steps[1]:
@@ -394,11 +383,8 @@ def confirmation_of(context: RunContext, state: SearchState) -> Comparison | Non
 
 
 def may_be_checked(context: RunContext, state: SearchState, *, trained: bool) -> bool:
-    """Whether the incumbent can be confirmed against the baseline itself: what is left of a combined candidate was not.
-
-    Args:
-        trained: what is left has to be.
-    """
+    """Whether what is left of a combined candidate, to be ``trained`` or not, can be confirmed against the baseline
+    itself."""
     needed = _test_due(context, state)
     if trained:
         needed += context.allocation.trained_pair(state.speedup_so_far)
@@ -438,9 +424,7 @@ def _short(context: RunContext, state: SearchState) -> float:
 
 def _trainings_due(context: RunContext, state: SearchState) -> float:
     """Seconds of the trainings alternately that the headline still takes: two pairs where they fit, one in any case.
-
-    Two pairs are an interval, and one is a point. So the second comes before a finer ablation or another comparison.
-    """
+    Two pairs are an interval, and one is a point. So the second comes before a finer ablation or another comparison."""
     allocation, have = context.allocation, len(context.gate.trained_pairs(state.incumbent))
     each = allocation.trained_pair(state.speedup_so_far) + state.dearer_start(state.incumbent)
     missing = max(FEWEST_SEEDS - have, 0)
@@ -450,10 +434,8 @@ def _trainings_due(context: RunContext, state: SearchState) -> float:
 
 
 def memory_trouble(context: RunContext, state: SearchState, comparison: Comparison) -> tuple[str, bool]:
-    """Why the incumbent leaves too little memory free, and whether it failed; empty where it leaves enough.
-
-    Where shapes vary it is trained on the largest of many batches, and so is the baseline where that is too much.
-    """
+    """Why the incumbent leaves too little memory free, and whether it failed; empty where it leaves enough. Where
+    shapes vary it is trained on the largest of many batches, and so is the baseline where that is too much."""
     limit = context.gate.memory_limit_bytes
     reason = lost_margin(comparison.incumbent, comparison.candidate, limit)
     if reason or limit is None or state.facts.static_shapes:

@@ -34,12 +34,8 @@ MOST_PAIRS = 8
 
 @dataclass(frozen=True)
 class InWholeRun:
-    """What predictions for steps, and for what comes between them, bring of a whole run of the incumbent.
-
-    Args:
-        run: seconds of it.
-        steps, between: seconds of all its steps; of its evaluations, checkpoints and later epochs' starts.
-    """
+    """What predictions bring of a whole run of the incumbent, by seconds of the run, of all its steps, and of what
+    comes between: evaluations, checkpoints and later epochs' starts."""
 
     run: float
     steps: float
@@ -71,10 +67,10 @@ _FASTEST = 20.0
 
 
 class WholeRunConfirmation:
-    """Confirms a plan on the incumbent by whole runs of both.
+    """Confirms a plan on the incumbent by whole runs of both, where nothing was kept so far, or what they have
+    confirmed.
 
     Args:
-        context, state: of the run, in which nothing was kept so far, or what whole runs have confirmed.
         candidate: whose predictions are of steps, and of steps with the evaluations between them.
         hope: standard errors by which it may well be faster than predicted.
     """
@@ -126,8 +122,7 @@ class WholeRunConfirmation:
     @property
     def _predicted(self) -> Estimate | None:
         """The speedup of the whole run, which is what is measured, with what predictions usually err; of a run whose
-        parts are not known, that of steps.
-        """
+        parts are not known, that of steps."""
         of_steps = self.candidate.predicted
         if of_steps is None or self._run is None:
             return of_steps

@@ -67,9 +67,9 @@ class ProbeResult:
 class DataCompared:
     """The data of two probes next to each other.
 
-    ``lost``: a sentence where the candidate certainly reads other data; else empty. ``until``: the step from which on
-    nothing can be compared, for the data depend on weights that differ; None: none. ``alike``: some steps before it
-    have parts that differ as weights do.
+    ``lost``: a sentence where the candidate certainly reads other data. ``until``: the step from which on nothing can
+    be compared, for the data depend on weights that differ; None: none. ``alike``: some steps before it have parts that
+    differ as weights do.
     """
 
     lost: str = ""
@@ -85,11 +85,8 @@ class DataCompared:
 
     @staticmethod
     def of(before: ProbeResult, after: ProbeResult, deterministic: bool | None) -> DataCompared:
-        """Of incumbent and candidate; the incumbent's is repeated where their batches differ.
-
-        Args:
-            deterministic: the dataset gives the same sample twice. Where it does not, labels and order are compared.
-        """
+        """Of incumbent and candidate; the incumbent's is repeated where their batches differ. Where the dataset does
+        not give the same sample twice (``deterministic``), labels and order are compared."""
         one, other, key = before.probe, after.probe, "orders" if deterministic is False else "digests"
         steps, again = _steps(getattr(one, key), getattr(other, key)), None
         rolled = deterministic is not False and all(step.whole for step in steps)
@@ -126,12 +123,8 @@ class _Step:
 
 
 def _steps(one: Sequence[str], other: Sequence[str], again: Sequence[str] | None = None) -> list[_Step]:
-    """Each step of two probes.
-
-    Args:
-        one, other: of incumbent and candidate, the digests of each step.
-        again: the incumbent's from weights elsewhere. A part that was not the same once depends on them from there on.
-    """
+    """Each step of two probes. A part that was not the same ``again``, from weights elsewhere, depends on them from
+    there on."""
     found: list[_Step] = []
     bound: set[int] = set()
     for step, (left, right) in enumerate(zip(one, other, strict=False)):

@@ -73,23 +73,22 @@ def length_scatter(pairs: Sequence[TrainedPair], run: RunParts | None) -> float:
 class Evidence(Record):
     """Trainings and facts for the quality gate. Runs are paired by their ``seed``.
 
-    ``risk``: the class of the candidate's riskiest change.
-    ``incumbent_runs``: of what the candidate was compared with, where it takes other steps than the
-    baseline (a kept change of class ``training``); empty: the baseline's runs stand for it.
-    ``interleaved_pairs``: trainings of the incumbent and the candidate next to each other, whose own seconds
+    ``risk``: the class of the candidate's riskiest change. ``incumbent_runs``: of what the candidate was compared with,
+    where it takes other steps than the baseline (a kept change of class ``training``); empty: the baseline's runs stand
+    for it. ``interleaved_pairs``: trainings of the incumbent and the candidate next to each other, whose own seconds
     distinguish them.
+
     ``deterministic``: the dataset gives the same sample twice (None: not known). ``drawn``: the model draws (dropout).
-    ``epsilon``: rounding of the arithmetic that both sides train in (float32 by default).
-    ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
-    ``run``: parts of a whole run of the baseline. ``evaluation_of_incumbent``: seconds of an evaluation of
-    the incumbent over one of the baseline, where evaluations were measured by themselves; ``evaluation_ratio``: of the
-    candidate over the incumbent, None where they were not. ``checkpoint_of_incumbent``, ``checkpoint_ratio``: the same
-    of checkpoints.
-    ``failure``: how a training of the candidate ended badly.
-    ``memory_limit_bytes``: of the device; None where it is not known.
-    ``level``: what probes tell of the quality of an ``exact`` or ``numeric`` change; None where none was made.
-    ``accept_undecided``: the user takes what is not confirmed.
-    ``rounded``: losses of the incumbent whose weights begin a rounding apart; empty where nobody asked for them.
+    ``epsilon``: rounding of the arithmetic that both sides train in (float32 by default). ``rounded``: losses of the
+    incumbent whose weights begin a rounding apart; empty where nobody asked for them.
+
+    ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them. ``run``: parts of a
+    whole run of the baseline. ``evaluation_of_incumbent``: seconds of an evaluation of the incumbent over one of the
+    baseline, where evaluations were measured by themselves; ``evaluation_ratio``: of the candidate over the incumbent,
+    None where they were not. ``checkpoint_of_incumbent``, ``checkpoint_ratio``: the same of checkpoints.
+
+    ``failure``: how a training of the candidate ended badly. ``level``: what probes tell of the quality of an ``exact``
+    or ``numeric`` change; None where none was made. ``accept_undecided``: the user takes what is not confirmed.
     ``alpha_accept``: the level that the run's error budget leaves for keeping a change of training.
     """
 
@@ -157,21 +156,14 @@ class Judgement(Record):
 
 @dataclass
 class EvaluationRatios:
-    """Measured ratios: seconds of an evaluation, or a checkpoint, under a setup over one under another.
-
-    They are known by the options that the setups have for that stage.
-    """
+    """Measured ratios: seconds of an evaluation, or a checkpoint, under a setup over one under another, by their
+    options for it."""
 
     _known: dict[str, float] = field(default_factory=dict)
 
     def measured(self, stage: str, setup: Setup, over: Setup, ratio: float) -> None:
-        """Notes what was measured.
-
-        Args:
-            stage: ``evaluate`` or ``checkpoint``.
-            setup, over: of the two evaluations.
-            ratio: seconds of the first over those of the second.
-        """
+        """Notes the ratio of seconds under one setup over those under another; ``stage``: ``evaluate`` or
+        ``checkpoint``."""
         self._known[_key(stage, setup)] = ratio * self._known.get(_key(stage, over), 1.0)
 
     def ratio(self, stage: str, setup: Setup, over: Setup) -> float | None:
@@ -191,15 +183,11 @@ def _key(stage: str, setup: Setup) -> str:
 
 
 def near_limit(peak: int | None, limit: int | None, retries: int = 0, allocated: int | None = None) -> str:
-    """Why a plan leaves too little memory free, as a sentence; empty where it does not, or where it is not known.
+    """Why a plan leaves too little memory free, as a sentence; empty where it does not, or where it is not known; all
+    in bytes.
 
-    What an allocator keeps beyond what tensors hold it gives back before it fails: that counts once it had to.
-
-    Args:
-        peak: most bytes that were taken from the device.
-        limit: bytes that there are.
-        retries: how often the allocator had to free its cache and try again.
-        allocated: of the peak, what tensors held at once; None where only the peak is known.
+    What an allocator keeps beyond what tensors hold (``allocated``) it gives back before it fails: that counts once it
+    had to free its cache and try again (``retries``).
     """
     kept = "" if allocated is None or peak is None else f" (tensors held {allocated / 2**20:,.0f} MiB at once)"
     if retries:
@@ -217,13 +205,8 @@ def memory_limit(environment: Environment) -> int | None:
 
 
 def lost_margin(before: Side, after: Side, limit: int | None, trained: tuple[TrainingRun, ...] = ()) -> str:
-    """Why a candidate leaves too little memory where the incumbent does not do so already; empty where it does not.
-
-    Args:
-        before, after: incumbent and candidate in their comparison.
-        limit: bytes that there are; None where it is not known.
-        trained: trainings of the candidate.
-    """
+    """Why a candidate, or a training of it, leaves too little memory where the incumbent does not do so already; empty
+    where it does not."""
     retries = after.allocation_retries if not before.allocation_retries else 0
     peak = most([after.peak_memory_bytes, *(run.peak_memory_bytes for run in trained)])
     held = most([after.allocated_memory_bytes, *(run.allocated_memory_bytes for run in trained)])

@@ -71,11 +71,10 @@ NO_PENALTY = Estimate(value=1.0, low=1.0, high=1.0, n=1)
 class Arrays:
     """The arrays of a probe; coordinates in the last dimension.
 
-    ``scale``: elements that a coordinate stands for; ``tensor``: index of the parameter it belongs to.
-    ``gradients``: by point, (batches, coordinates). ``draws``: pairs of the same batch under two seeds.
-    ``windows``: weights after each of some steps in a row, (steps + 1, coordinates), by the window's name.
-    ``buffers``: values of the model's buffers after each step, in the same way, (steps + 1, values);
-    ``buffer_names``: of the buffer that each value is of.
+    ``scale``: elements that a coordinate stands for; ``tensor``: index of the parameter it belongs to. ``gradients``:
+    by point, (batches, coordinates). ``draws``: pairs of the same batch under two seeds. ``windows``: weights after
+    each of some steps in a row, (steps + 1, coordinates), by the window's name. ``buffers``: values of the model's
+    buffers in the same way, (steps + 1, values); ``buffer_names``: of the buffer that each is of.
     """
 
     names: tuple[str, ...]
@@ -122,10 +121,8 @@ class Arrays:
 
     @property
     def drawn(self) -> float:
-        """Spread of a batch's gradient under other draws (dropout), over that between batches; 0 where none are.
-
-        A change of layout or precision fills the same mask in another order, and trains with other draws.
-        """
+        """Spread of a batch's gradient under other draws (dropout), over that between batches; 0 where none are. A
+        change of layout or precision fills the same mask in another order, and trains with other draws."""
         batches = next((each for each in self.gradients if len(each) > 1), None)
         if self.draws is None or batches is None:
             return 0.0
@@ -147,11 +144,9 @@ class Arrays:
         return bool(2 * apart.mean() > self.between_draws(self.draws).mean())
 
     def felt(self) -> Arrays:
-        """With a scale of zero for parameters whose gradient is nothing but rounding.
-
-        Such is the bias of a layer before batch normalization. An optimizer that divides by the gradient's size moves
-        it at random, and the loss does not change.
-        """
+        """With a scale of zero for parameters whose gradient is nothing but rounding, such as the bias of a layer
+        before batch normalization. An optimizer that divides by the gradient's size moves it at random, and the loss
+        does not change."""
         square = sum(np.square(np.nan_to_num(each)).mean(axis=0) for each in self.gradients if len(each))
         if not np.any(square):
             return self
@@ -325,9 +320,7 @@ def gradient_fidelity(arrays: Arrays, before: Array, after: Array, steps: int = 
 def _penalty(squares: Array, spread: float) -> Estimate:
     """The factor on the steps that an error costs: nothing at a small learning rate, 1 + e^2 where noise dominates.
 
-    Args:
-        squares: squared length of the difference, by batch.
-        spread: squared, between batches.
+    ``squares``: squared length of the difference, by batch; ``spread``: squared, between batches.
     """
     n, square = len(squares), float(squares.mean())
     reach = student_reach(max(n - 1, 1)) * float(squares.std(ddof=1)) / sqrt(n)
@@ -336,9 +329,7 @@ def _penalty(squares: Array, spread: float) -> Estimate:
 
 def _batches_wanted(drift: MeanSquare, mean: MeanSquare, floor: float) -> int | None:
     """Batches from which the bias would be below its bound if both are as they were seen; None where none would do.
-
-    Standard errors of these statistics fall as one over the number of samples where the mean is small.
-    """
+    Standard errors of these statistics fall as one over the number of samples where the mean is small."""
     n = min(drift.samples, mean.samples)
     if not np.isfinite(drift.reach + mean.reach):
         return None
@@ -369,9 +360,7 @@ LARGE = 2
 
 def update_difference(before: Arrays, after: Arrays) -> float | None:
     """Largest difference of an optimizer's update from equal gradients, over the incumbent's; None without updates.
-
-    Those from large gradients are held against each other alone: they would hide what the small ones show.
-    """
+    Those from large gradients are held against each other alone: they would hide what the small ones show."""
     if before.updates is None or after.updates is None:
         return None
     count = min(len(before.updates), len(after.updates))
@@ -438,13 +427,8 @@ def _parted(arrays: Arrays, before: Array, after: Array) -> Array:
 def standing_still(
     before: Array, after: Array, arrays: Arrays, allowed: tuple[int, ...] = ()
 ) -> tuple[int, str] | None:
-    """The first step, with a parameter, in which the candidate's weights stay although the incumbent's move.
-
-    Args:
-        before, after: weights of both after each step, (steps + 1, coordinates).
-        arrays: which coordinates they are.
-        allowed: steps that a gradient scaler left out.
-    """
+    """The first step, but for those that a scaler left out, with a parameter, in which the candidate's weights stay
+    although the incumbent's move; both are (steps + 1, coordinates)."""
     count = min(len(before), len(after))
     moved = np.diff(before[:count], axis=0) != 0
     stays = np.diff(after[:count], axis=0) == 0
@@ -462,10 +446,8 @@ def standing_still(
 
 
 def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
-    """Spread of gradients under other draws (dropout), the candidate's over the incumbent's, and its relative error.
-
-    None where neither draws; infinite where the candidate alone does.
-    """
+    """Spread of gradients under other draws (dropout), the candidate's over the incumbent's, and its relative error;
+    None where neither draws, infinite where the candidate alone does."""
     drawn = [each.draws for each in (before, after) if each.draws is not None]
     if len(drawn) < 2 or not before.alike(after):
         return None
@@ -485,9 +467,7 @@ def buffers_apart(before: Arrays, after: Arrays, windows: tuple[str, ...] = ("st
     """How far the changes of buffers, step by step, differ from the incumbent's, over these; and in which the most.
 
     Infinite where one that moves in the incumbent's training stays as it is, or is gone. None where none moves.
-
-    Args:
-        windows: in which both trained on the same batches.
+    ``windows``: in which both trained on the same batches.
     """
     found: list[tuple[float, str]] = []
     for name, values, others in _buffers(before, after, windows):
@@ -502,10 +482,8 @@ def buffers_apart(before: Arrays, after: Arrays, windows: tuple[str, ...] = ("st
 
 
 def buffers_apart_at_once(before: Arrays, after: Arrays) -> tuple[float, str] | None:
-    """The same of the first step alone, whose weights are the same: a step later they may have parted by rounding.
-
-    A script is seen from the end of that step on, a ``build()`` from before it.
-    """
+    """The same of the first step alone, whose weights are the same: a step later they may have parted by rounding. A
+    script is seen from the end of that step on, a ``build()`` from before it."""
     found: list[tuple[float, str]] = []
     for name, values, others in _buffers(before, after, ("start",)):
         if min(len(values), len(others)) < 2 or values.shape[1:] != others.shape[1:]:

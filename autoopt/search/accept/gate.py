@@ -79,14 +79,7 @@ _SPEED = {
 
 
 def judge(comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> Judgement:
-    """The verdict from what there is; gather what :func:`required_runs` asks for first.
-
-    Args:
-        comparison: candidate against incumbent.
-        evidence: trainings and facts.
-        objective: metric, target, tolerance, and the gain worth having.
-        noise: with the seed noise of the metric, where it was measured.
-    """
+    """The verdict from what there is; gather what :func:`required_runs` asks for first."""
     early = before_quality(comparison, evidence)
     if early:
         return early
@@ -125,11 +118,8 @@ def before_quality(comparison: Comparison, evidence: Evidence) -> Judgement | No
 
 
 def _trained_anyway(comparison: Comparison, evidence: Evidence) -> bool:
-    """Whether a change that is not confirmed faster per sample may still reach the target sooner.
-
-    One that leaves the batch alone may (a schedule); another batch that brings no throughput is not worth
-    its trainings.
-    """
+    """Whether a change that is not confirmed faster per sample may still reach the target sooner: one that leaves the
+    batch alone may (a schedule); another batch that brings no throughput is not worth its trainings."""
     before, after = comparison.incumbent.per_step, comparison.candidate.per_step
     if not evidence.risk.trains_otherwise or comparison.decision is Decision.HARMFUL:
         return False
@@ -274,12 +264,8 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
 
 
 def time_verdict(ratio: TrainedRatio, worth: float, alpha_accept: float) -> tuple[Verdict, str]:
-    """The verdict on a time to target, by bounds that hold at every screening, with a sentence.
-
-    Args:
-        worth: log of the speedup worth having.
-        alpha_accept: chance of keeping what brings nothing.
-    """
+    """The verdict on a time to target, by bounds that hold at every screening, with a sentence; ``worth`` is a log
+    speedup."""
     if ratio.bounds(alpha_accept)[0] > worth:
         return Verdict.KEPT, "target reached from every seed"
     if ratio.bounds(ALPHA)[1] < 0.0:

@@ -57,8 +57,6 @@ class Probes:
     """Probes plans, and remembers.
 
     Args:
-        runner: starts trials.
-        steps: makes a probe durable.
         directory: where arrays are written; made where it is missing.
         seconds: that each part of a probe may take.
 
@@ -104,10 +102,6 @@ class Probes:
         """The quality level that the probes of both show; see :func:`autoopt.search.accept.levels.level_of`.
 
         Where only more batches would tell a bias, both are probed again with as many, if there is time.
-
-        Args:
-            rounded_off: see :func:`autoopt.search.accept.levels.level_of`.
-            at_any_weights, asked: see :meth:`pair`.
         """
 
         def level(gradients: int) -> Quality:
@@ -143,7 +137,6 @@ class Probes:
         """The probes of both, the candidate's over as many steps as the incumbent's.
 
         Args:
-            facts: whether samples are random, and whether the workload is a script.
             until: steps of the shortest training that quality asks for.
             gradients: batches at each set of weights; 0: as many as usual.
             at_any_weights: those that were made before the present weights were kept will do.
@@ -276,10 +269,7 @@ class Gate:
     """The quality gate of a run: gathers evidence, and asks for the verdict.
 
     Args:
-        trainings: durable trainings.
-        registry: knows the risk and the setup of a plan.
         seed: the first seed; further ones follow.
-        now: the run's clock.
         baseline: the plan that everything is compared with.
         memory_limit_bytes: of the device; None where it is not known.
         probes: durable probes; None where there are none, which leaves quality to trainings.
@@ -315,7 +305,6 @@ class Gate:
         """The verdict on a candidate; trains it and the baseline as long as that is wanted and there is time.
 
         Args:
-            plan: the candidate.
             deadline: on the run's clock.
             number: of the trial, which names its trainings.
             alpha_accept: the level at which a change of training is kept.
@@ -352,14 +341,10 @@ class Gate:
     ) -> Quality | None:
         """The quality level of a plan next to another one, by probes alone: seconds, and no training.
 
-        ``passed`` is True with the level ``identical`` or ``equivalent``, False where it is certainly another
-        training, and None with the level ``undecided`` where only trainings can tell. The incumbent is probed once.
-
-        Args:
-            hurried: there is no time for probes at weights that were kept since the last ones, which will do.
-
-        Returns:
-            None where the plan trains otherwise by its risk class, which a probe says nothing of.
+        ``passed`` is True with the level ``identical`` or ``equivalent``, False where it is certainly another training,
+        and None with the level ``undecided`` where only trainings can tell. The incumbent is probed once. None where
+        the plan trains otherwise by its risk class. ``hurried``: older probes will do where there is no time at weights
+        that were kept since.
         """
         risk, probes = self.risk_over(plan, incumbent), self.probes
         if probes is None or risk.trains_otherwise:
@@ -375,18 +360,16 @@ class Gate:
         return quality
 
     def same_metric(self, plan: Plan, incumbent: Plan) -> bool | None:
-        """Whether probes have seen the metric of both to be the same, of the same weights on the same samples.
-
-        None where they have not seen both.
-        """
+        """Whether probes have seen the metric of both to be the same, of the same weights and samples; None without
+        both."""
         both = self.probes.earlier(incumbent, plan) if self.probes is not None else None
         return same_metric(both[0].probe, both[1].probe) if both is not None else None
 
     def step_at_best(self, plan: Plan, incumbent: Plan) -> float | None:
         """The log speedup of a step that the steps of both probes leave possible; None where they were not timed.
 
-        What computes was seen. What prepares batches otherwise may have them all at once later on, as a cache does
-        that is filled in the first epoch.
+        What computes was seen. What prepares batches otherwise may have them all at once later on, as a cache does that
+        is filled in the first epoch.
         """
         both = self.probes.earlier(incumbent, plan) if self.probes is not None else None
         if both is None:
@@ -399,10 +382,8 @@ class Gate:
         return math.log((one.waiting + one.computing) / (one.waiting * same + other.computing))
 
     def price(self, plan: Plan, incumbent: Plan) -> float:
-        """The factor on the steps that the rounding of a plan costs, as far as probes were made.
-
-        Of a combined candidate that was not probed it is the product of its changes' own.
-        """
+        """The factor on the steps that the rounding of a plan costs, as far as probes were made; of a combined
+        candidate that was not probed the product of its changes' own."""
         known = self._prices.get((plan.key, incumbent.key))
         if known is not None:
             return known
@@ -433,10 +414,8 @@ class Gate:
         return ROUNDING.get(self.registry.fold(plan).precision.dtype, ROUNDING[None])
 
     def trained_pairs(self, plan: Plan) -> tuple[TrainedPair, ...]:
-        """The trainings of a plan alternately with the baseline's: nothing was selected by their seconds.
-
-        Of a plan that trains otherwise these are whole runs by which it was not selected.
-        """
+        """The trainings of a plan alternately with the baseline's: nothing was selected by their seconds. Of a plan
+        that trains otherwise these are whole runs by which it was not selected."""
         if not self.risk_over(plan, self.baseline).trains_otherwise:
             return self.trainings.pairs(self.baseline, plan)
         return () if plan.key in self.selected else tuple(self.whole_pairs(plan))
@@ -482,7 +461,8 @@ class Gate:
         like those they go on past the target, where there is time.
 
         Returns:
-            What they would take, in words, where no time is left for all of them: fewer confirm nothing. Else empty.
+            What they would take, in words, where no time is left for all of them: fewer confirm nothing. Else
+                empty.
         """
         trainings, estimate = self.trainings, comparison.estimate
         low, speedup = (max(estimate.low, 1.0), estimate.value) if estimate else (1.0, 1.0)

@@ -83,10 +83,10 @@ def level_of(
         deterministic: the dataset gives the same sample twice.
         epsilon: rounding of the arithmetic of both.
         rounded_off: what the candidate's arithmetic rounds off, by which the incumbent may begin apart from itself.
-        planned_steps: of the run that the user plans; None where it is not known.
 
     Returns:
-        ``passed`` True with its level; False where it is certainly another training; None, level ``undecided``, else.
+        ``passed`` True with its level; False where it is certainly another training; None, level ``undecided``,
+            else.
     """
     data = DataCompared.of(before, after, deterministic)
     lost = data.lost or another_training(risk, before, after, objective)
@@ -205,11 +205,8 @@ def _points(before: ProbeResult, after: ProbeResult, steps: int, *, alike: bool)
 
     Where they are handed on there are no digests, and the batches are the same. Those of a script whose samples are
     made otherwise (decoded at another size) have the same labels in the same order: a probe's augmentation draws by a
-    sample's index, and what it draws otherwise all the same shows as an error of the gradient.
-
-    Args:
-        steps: of the planned run.
-        alike: batches are the same but for what the model computed itself.
+    sample's index, and what it draws otherwise all the same shows as an error of the gradient. ``alike``: batches are
+    the same but for what the model computed itself.
     """
     one, other = before.arrays, after.arrays
     taken = len(before.probe.gradient_digests)
@@ -327,9 +324,7 @@ def _rounded(before: ProbeResult, size: float, other_draws: bool) -> Arrays | No
 
 def another_training(risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective) -> str:
     """A sentence where the candidate certainly trains in another order, with other updates, or is evaluated otherwise.
-
-    What it reads besides is in :class:`DataCompared`.
-    """
+    What it reads besides is in :class:`DataCompared`."""
     one, other, flipped = before.probe, after.probe, FLIPPED if risk is Risk.NUMERIC else 0
     return (
         other_order(one.order, other.order)
@@ -401,10 +396,8 @@ def evaluated_alike(one: Probe, other: Probe) -> bool:
 
 
 def same_metric(one: Probe, other: Probe) -> bool | None:
-    """Whether the metrics that both report of the same weights on the same samples are equal but for rounding.
-
-    None where they do not both report one.
-    """
+    """Whether the metrics that both report of the same weights on the same samples are equal but for rounding; None
+    without both."""
     both = _both_metrics(one, other) if evaluated_alike(one, other) else []
     return all(isclose(left, right, rel_tol=METRIC_ROUNDING) for left, right in both) if both else None
 
@@ -415,11 +408,8 @@ def _both_metrics(one: Probe, other: Probe) -> list[tuple[float, float]]:
 
 
 def other_evaluation(one: Probe, other: Probe, objective: Objective, flipped: int) -> str:
-    """The metric at the same weights, and how many samples it is of.
-
-    Args:
-        flipped: samples that rounding may put to the other side, where the metric is a share of them.
-    """
+    """The metric at the same weights, and how many samples it is of. ``flipped``: samples that rounding may put to the
+    other side, where the metric is a share of them."""
     fewer, usual = other.evaluated_samples, one.evaluated_samples
     if fewer is not None and usual is not None and fewer < usual:
         return f"evaluated on {fewer} samples where it was {usual}"
@@ -470,9 +460,7 @@ def _apart(
 
 def _whole_of(value: float, samples: int, objective: Objective) -> float | None:
     """1, or 100 of what is in per cent, where a value can be a share of so many samples, as an accuracy is; else None.
-
-    It is as exact as the digits with which it was printed.
-    """
+    It is as exact as the digits with which it was printed."""
     whole = 100.0 if objective.mode == "max" and value > 1.0 else 1.0
     if not 0.0 <= value <= whole:
         return None

@@ -99,10 +99,8 @@ def same_to_rounding(paths: Common, epsilon: float, own: Common | None = None) -
     """Same order of samples and same arithmetic: equal to rounding at first, and close to it later.
 
     Rounding grows in training, so later losses may differ by a third of what one batch differs from the next (median);
-    another order of samples differs by 1.4 times that, from the first step on.
-
-    Args:
-        own: the incumbent against itself, which widens both bounds where it does not repeat itself either.
+    another order of samples differs by 1.4 times that, from the first step on. ``own``: the incumbent against itself,
+    which widens both bounds where it does not repeat itself either.
     """
     repeats = float(np.abs(own.difference).max()) if own else 0.0
     batch_noise = float(np.median(np.abs(np.diff(paths.before)))) / 0.9539 if len(paths.before) > 1 else 0.0
@@ -121,11 +119,8 @@ def same_to_rounding(paths: Common, epsilon: float, own: Common | None = None) -
 
 
 def same_within_tolerance(paths: Common, own: Common | None = None) -> Quality:
-    """Same training but for rounding: the smoothed path stays within the tolerance, from the first step on.
-
-    Args:
-        own: the incumbent against itself, from weights that differ by a rounding: no further may they part.
-    """
+    """Same training but for rounding: the smoothed path stays within the tolerance, from the first step on, or parts no
+    further than the incumbent does from itself where its weights differ by a rounding (``own``)."""
     first, margin = float(np.abs(paths.difference[:2]).max()), PATH_TOLERANCE * paths.scale
     if first > max(margin, PATH_TOLERANCE * float(np.abs(paths.before[:2]).max())):
         detail = f"on the same weights and the same batch the loss differs by {first:.3g}: another loss is computed"
@@ -134,11 +129,8 @@ def same_within_tolerance(paths: Common, own: Common | None = None) -> Quality:
 
 
 def same_on_average(paths: Common, own: Common | None = None) -> Quality:
-    """Windows of the two paths agree within the tolerance, or what chance explains.
-
-    Args:
-        own: the incumbent against itself, whose differences are chance.
-    """
+    """Windows of the two paths agree within the tolerance, or what chance explains, such as differences of the
+    incumbent from itself."""
     difference = paths.difference
     cut = windows(difference)
     means, errors = (np.array([of(window) for window in cut]) for of in (np.mean, error_of_mean))
@@ -166,13 +158,8 @@ def _compared(method: str, paths: Common, margin: float, detail: str, *, passed:
 
 
 def windows(difference: Array) -> list[Array]:
-    """Windows of equal length, and at the start of a long path shorter ones, each twice as long as the one before.
-
-    A loss falls most in the first steps: there another training shows itself, whatever number of steps was captured.
-
-    Args:
-        difference: of the two paths, one value a step.
-    """
+    """Windows of equal length, and at the start of a long path shorter ones, each twice as long as the one before. A
+    loss falls most in the first steps: there another training shows itself, whatever number of steps was captured."""
     usual = len(difference) // max(1, min(_WINDOWS, len(difference) // FIRST_STEPS))
     ends: list[int] = []
     length = FIRST_STEPS
@@ -184,10 +171,8 @@ def windows(difference: Array) -> list[Array]:
 
 
 def error_of_mean(window: Array) -> float:
-    """Standard error of a window's mean; neighbours are alike, so from the means of four stretches.
-
-    A straight line is taken off first: a difference that grows steadily is a finding, not chance.
-    """
+    """Standard error of a window's mean; neighbours are alike, so from the means of four stretches. A straight line is
+    taken off first: a difference that grows steadily is a finding, not chance."""
     if len(window) < 8:
         return float(np.std(window) / np.sqrt(max(len(window), 1)))
     x = np.arange(len(window), dtype=np.float64)
@@ -224,13 +209,9 @@ def judge_whole_runs(quality: Quality, evidence: Evidence) -> Quality:
     rounds otherwise, whatever is gross wants a further seed. Of several seeds, what lies off in the same direction in
     all of them, by more than the baseline's own trainings do from each other, is another training.
 
-    Args:
-        quality: what is known without whole trainings.
-        evidence: with the trainings.
-
     Returns:
-        It, with what was seen; ``passed`` False for another training; None, level ``undecided``, where a further seed
-        has to tell.
+        It, with what was seen; ``passed`` False for another training; None, level ``undecided``, where a further
+            seed has to tell.
     """
     pairs, differing = evidence.paired_with_incumbent(), apart(evidence)
     still = stood_still(pairs)

@@ -46,8 +46,8 @@ class MetricDifference:
     """How much better the candidate's metric is (positive: better), over seeds.
 
     ``error``: standard error of ``estimate``; ``margin``: tolerance times the target metric; ``highest``: its upper
-    bound at the confidence that a loss is claimed with; ``known_spread``: seeds, or seed noise measured before,
-    carry the interval. One seed alone has none, nor have whole runs of a script that sets its own.
+    bound at the confidence that a loss is claimed with; ``known_spread``: seeds, or seed noise measured before, carry
+    the interval. One seed alone has none, nor have whole runs of a script that sets its own.
     """
 
     estimate: Estimate
@@ -93,15 +93,8 @@ class MetricDifference:
 
 
 def fewest_seeds(spread: float, margin: float, most: int) -> int | None:
-    """Seeds from which a change that loses nothing is as likely as not to be confirmed to lose less than the margin.
-
-    Args:
-        spread: standard deviation of one training's value over seeds.
-        margin: the loss that is tolerated, with what the change was seen to gain.
-
-    Returns:
-        None where not even ``most`` of them would do.
-    """
+    """Seeds, of ``most``, from which a change that loses nothing is as likely as not to be confirmed to lose less than
+    the margin, by the standard deviation of one training's value over seeds; None where not even those would do."""
     known = range(FEWEST_SEEDS, most + 1)
     return next((n for n in known if student_reach(n) * spread * math.sqrt(2 / n) <= margin), None)
 
@@ -123,13 +116,10 @@ def with_seed_noise(noise: Noise, runs: Sequence[TrainingRun], objective: Object
 
 
 def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> MetricDifference | None:
-    """Compares the monotone fits of both at the last step that both evaluated, seed by seed.
+    """Compares the monotone fits of both at the last step that both evaluated, seed by seed; None without such a pair.
 
     The spread over seeds rests on these pairs and on the baseline's own seed noise, as one value; without that, on how
     far evaluations scatter around the fit.
-
-    Returns:
-        None without one pair that both evaluated, or without a metric.
     """
     if objective.metric is None:
         return None
@@ -212,10 +202,8 @@ def parts_to(run: TrainingRun, objective: Objective, step_seconds: float | None 
 
 
 def unlearned(pairs: Pairs, objective: Objective) -> str:
-    """A sentence where a training of the plan ends worse than the baseline's began, which has learnt; else empty.
-
-    That much is no chance, though one seed shows no spread.
-    """
+    """A sentence where a training of the plan ends worse than the baseline's began, which has learnt; else empty. That
+    much is no chance, though one seed shows no spread."""
     sign = 1.0 if objective.mode == "max" else -1.0
     for before, after in pairs:
         known = [[p.metric for p in run.curve.points if p.metric is not None] for run in (before, after)]
@@ -232,19 +220,14 @@ def unlearned(pairs: Pairs, objective: Objective) -> str:
 class FurtherSteps:
     """Steps to the target of the candidate over the baseline's, from seeds from which both reach it.
 
-    Args:
-        ratio: above 1 it takes more of them; its scatter is that of the pairs and of the baseline's seeds.
+    ``ratio``: above 1 it takes more of them; its scatter is that of the pairs and of the baseline's seeds.
     """
 
     ratio: Estimate
 
     @staticmethod
     def of(pairs: Pairs, baseline: Sequence[TrainingRun], objective: Objective) -> FurtherSteps | None:
-        """None with fewer seeds than a verdict takes, without a target, or where it was not reached from each.
-
-        Args:
-            baseline: its trainings, whose seeds show how steps to the target scatter.
-        """
+        """None with fewer seeds than a verdict takes, without a target, or where it was not reached from each."""
         if objective.target is None:
             return None
         known = [(parts_to(old, objective), parts_to(new, objective)) for old, new in pairs]
@@ -275,9 +258,7 @@ def steps_spread(runs: Sequence[TrainingRun], objective: Objective) -> float:
 def trained_quality(quality: Quality, further: FurtherSteps | None, allowed: float) -> Quality:
     """The quality of a metric that is too noisy to show a loss, by the further steps to the target, which are charged.
 
-    Args:
-        quality: by the metric at the same step, which may have settled it.
-        allowed: the ratio of steps that the speedup of a step pays for: the upper bound has to lie under it.
+    ``allowed``: the ratio of steps that the speedup of a step pays for: the upper bound has to lie under it.
     """
     if quality.passed is not None or further is None:
         return quality
@@ -301,9 +282,7 @@ def trained_quality(quality: Quality, further: FurtherSteps | None, allowed: flo
 
 def arrived(pairs: Pairs, baseline: Sequence[TrainingRun], objective: Objective) -> Quality:
     """``trained`` where the plan came to the target from every seed, in its own steps; ``undecided`` where it did not.
-
-    Metrics are those at the end of each side's own training, which the target ends.
-    """
+    Metrics are those at the end of each side's own training, which the target ends."""
     there = sum(parts_to(new, objective) is not None for _, new in pairs)
     before, after = (mean_best([pair[side] for pair in pairs], objective) for side in (0, 1))
     further = FurtherSteps.of(pairs, baseline, objective)
@@ -352,11 +331,8 @@ def missed_target(pairs: Pairs, objective: Objective) -> str:
 
 
 def fell_after_target(pairs: Pairs, objective: Objective, noise: Noise) -> str:
-    """A sentence where the metric falls after the target was confirmed, from every seed, and the baseline's does not.
-
-    Fallen: the median of the evaluations beyond lies below the target by more than the tolerance and what chance
-    explains.
-    """
+    """A sentence where the metric falls after the target was confirmed, from every seed, and the baseline's does not:
+    the median of the evaluations beyond lies below it by more than the tolerance and what chance explains."""
     if objective.target is None:
         return ""
     target, sign = objective.target, 1.0 if objective.mode == "max" else -1.0

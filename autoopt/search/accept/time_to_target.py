@@ -24,10 +24,7 @@ Timed = tuple[Parts, Parts]
 
 
 def step_times(comparison: Comparison) -> tuple[float, float] | None:
-    """Seconds of a step of incumbent and candidate; the candidate's follows from the paired ratio.
-
-    None where the comparison measured too little.
-    """
+    """Seconds of a step of both; the candidate's follows from the paired ratio. None where too little was measured."""
     before, after = comparison.incumbent, comparison.candidate
     if comparison.estimate is None or not before.rate:
         return None
@@ -58,9 +55,8 @@ SEEDS = BetweenProcess(sd=SCATTER, dof=SCATTER_DOF, most=1.0)
 class TrainedRatio:
     """The speedup of the time to target over seeds, with bounds that hold after every further seed.
 
-    Args:
-        ratios: log speedup of each seed, by the steps that it took.
-        reach: half-width (log) of the throughput's interval, which all seeds share.
+    ``ratios``: log speedup of each, by the steps that it took; ``reach``: half-width (log) of the throughput's
+    interval, which all share.
     """
 
     ratios: tuple[float, ...]
@@ -107,11 +103,8 @@ def _log_ratios(
     evidence: Evidence,
     objective: Objective,
 ) -> tuple[float, ...]:
-    """Log speedup to the target of each seed where both arrived.
-
-    Args:
-        step_seconds: of incumbent and candidate in place of the runs' own.
-    """
+    """Log speedup to the target of each seed where both arrived, with these seconds of a step in place of the runs'
+    own."""
     ratios = []
     for old, new in pairs:
         left, right = parts_to(old, objective, step_seconds[0]), parts_to(new, objective, step_seconds[1])
@@ -140,11 +133,8 @@ def same_steps(
 ) -> SameSteps | None:
     """Where both take the same steps by their class: what the candidate pays once, and each step faster.
 
-    Args:
-        planned: over the planned run, where a target that a short baseline reached stands for it; else to that target.
-
-    Returns:
-        None where nothing says how long a run is: neither a run that reached the target nor a planned length.
+    None where nothing says how long a run is: neither a run that reached the target nor a planned length. ``planned``:
+    over the planned run, where a target that a short baseline reached stands for it; else to that target.
     """
     times = step_times(comparison)
     if times is None:
@@ -218,10 +208,8 @@ def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Obje
 
 
 def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objective) -> Comparison:
-    """The comparison, accepted where the whole run is faster for certain though its steps are not.
-
-    That is what shortens evaluations or the starts of epochs: blocks of steps do not hold them.
-    """
+    """The comparison, accepted where the whole run is faster for certain though its steps are not: what shortens
+    evaluations or the starts of epochs, which blocks of steps do not hold."""
     if comparison.decision not in (Decision.REJECT, Decision.INCONCLUSIVE, Decision.HARMFUL):
         return comparison
     found = same_steps(comparison, evidence, objective)
@@ -273,9 +261,9 @@ def _fixed(side: Side) -> float:
 class Trained:
     """Trainings of baseline and plan that came to one end, as parts: each side's own seconds and steps.
 
-    ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``time_sliced``:
-    they are whole runs that took turns. ``fresh``: of each, whether no other was from the same seed. ``evaluation``: of
-    the steps to the target (log), those to one evaluation more: by chance a side is there so much earlier or later.
+    ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``time_sliced``: they
+    are whole runs that took turns. ``fresh``: of each, whether no other was from the same seed. ``evaluation``: of the
+    steps to the target (log), those to one evaluation more: by chance a side is there so much earlier or later.
     ``length``: of the ratio, what that does where both sides are there at once.
     """
 
@@ -329,11 +317,8 @@ class Trained:
         return Trained("same_steps", tuple((old.planned(steps), new.planned(more)) for old, new in self.timed))
 
     def ratio(self, process_sd: float | None) -> Estimate:
-        """Of whole trainings; with one pair the interval is the guess of their scatter alone.
-
-        Where the sides took other steps, these were a matter of chance as well, which further runs from the same seed
-        do not lessen.
-        """
+        """Of whole trainings; with one pair the interval is the guess of their scatter alone. Where the sides took
+        other steps, these were a matter of chance as well, which further runs from the same seed do not lessen."""
         logs = [log(old.seconds / new.seconds) for old, new in self.timed]
         if self.kind != "to_target" or all(old.steps == new.steps for old, new in self.timed):
             return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced, length=self.length)
@@ -371,13 +356,8 @@ class Trained:
         process_sd: float | None,
         source: HeadlineSource = "trained",
     ) -> Headline:
-        """One record of these trainings.
-
-        Args:
-            pairs: all that were trained.
-            comparison: of blocks of steps, to hold it against.
-            source: ``modelled`` over the planned run, which is of another length than was trained.
-        """
+        """One record of these trainings, of all ``pairs`` that were trained, held against blocks of steps; ``modelled``
+        over the planned run, which is of another length than was trained."""
         n, equal = len(self.timed), all(old.steps == new.steps for old, new in self.timed)
         seconds = [_mean([parts[side].seconds for parts in self.timed]) for side in (0, 1)]
         steps = [_mean([parts[side].steps for parts in self.timed]) for side in (0, 1)]
@@ -419,14 +399,8 @@ def headline_of(
     """The headline: of the trainings where there are any, else modelled; None where nothing was measured.
 
     What is paid once may not pay on the way to a target that a short baseline set, and pay over the planned run. That
-    run is then put together from the trainings' own parts, and called modelled.
-
-    Args:
-        pairs: trainings of the baseline and the final plan.
-        comparison: of the two in interleaved blocks.
-        evidence: with the class of the plan, the trainings of the baseline, and the planned steps.
-        quality: see :meth:`Trained.of`.
-        process_sd: see :func:`autoopt.search.accept.trainings.ratio_of_pairs`.
+    run is then put together from the trainings' own parts, and called modelled. ``quality``: see :meth:`Trained.of`;
+    ``process_sd``: see :func:`autoopt.search.accept.trainings.ratio_of_pairs`.
     """
     trained = Trained.of(pairs, evidence, objective, quality)
     if trained is None:
@@ -444,10 +418,8 @@ def headline_of(
 def _modelled(
     comparison: Comparison, evidence: Evidence, objective: Objective, quality: Quality | None
 ) -> Headline | None:
-    """From blocks of steps and what each side pays once; of a step alone where no length of a run is known.
-
-    A run is taken to the target that was trained to, and over the planned run where that alone pays for the start.
-    """
+    """From blocks of steps and what each side pays once; of a step alone where no length of a run is known. A run is
+    taken to the target that was trained to, and over the planned run where that alone pays for the start."""
     times, speed, net = step_times(comparison), comparison.estimate, less_penalty(comparison, quality)
     if times is None or speed is None:
         return None

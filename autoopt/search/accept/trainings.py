@@ -54,12 +54,8 @@ def ratio_of_pairs(
 
 
 def next_session(logs: Sequence[float], process_sd: float | None = None) -> Estimate:
-    """The ratio that the next session is expected to measure, with a 95 % prediction interval.
-
-    Args:
-        logs: mean log ratio of each session, two at least.
-        process_sd: as in :func:`ratio_of_pairs`.
-    """
+    """The ratio that the next session is expected to measure, with a 95 % prediction interval, by the mean log ratio of
+    each session so far, two at least."""
     return _estimate(logs, max(process_sd or 0.0, SCATTER), 1 + 1 / len(logs))
 
 
@@ -81,15 +77,10 @@ class Steps(Protocol):
 class Trainings:
     """Trains plans to the target and remembers.
 
-    Args:
-        runner: starts trials.
-        steps: makes a training durable.
-
     Attributes:
         target: the metric's value; None trains to the limit.
         max_steps: where there is no target, the steps that each training has; None: as many as its seconds allow.
-        limit_seconds: cuts a training off.
-        expected_seconds: what one training costs, its start included; to plan by.
+        limit_seconds: cuts a training off; ``expected_seconds``: what one costs, its start included; to plan by.
         evaluate_every: steps between evaluations of a script that ends by itself at the target; None of any other.
     """
 
@@ -116,8 +107,8 @@ class Trainings:
         """A training from that seed, measured where it is not known.
 
         Args:
-            max_seconds: cuts it off earlier than the usual limit.
             keep: a folder for its weights at start, middle and end; none are kept where empty.
+            max_seconds: cuts it off earlier than the usual limit.
 
         Raises:
             TrialFailed: the trial ended badly.
@@ -151,9 +142,8 @@ class Trainings:
 
         Args:
             beyond: share of the steps to the target that both are trained on thereafter.
-            keep: a folder for the baseline's weights at start, middle and end; none are kept where empty.
             remember: both runs answer for their plans from then on, as those of :meth:`get` do.
-            max_seconds: of each one's own, where that is less than the usual limit.
+            keep, max_seconds: see :meth:`get`; of the baseline, and of each.
 
         Raises:
             TrialFailed: the plan's training ended badly, or the baseline's did.
@@ -207,8 +197,7 @@ class Trainings:
             baseline: without changes: the untouched script.
             seed: names the pair, and says which goes first: the script has seeds of its own.
             steps: of a run; not read where it ends by what it has reached.
-            speedup, remember: see :meth:`interleaved`.
-            max_seconds: of each one's own.
+            speedup, remember, max_seconds: see :meth:`interleaved`.
 
         Raises:
             TrialFailed: one of them ended badly, or was not at its end in time.

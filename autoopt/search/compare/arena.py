@@ -50,10 +50,9 @@ class Source:
     """Where the processes of an arena come from.
 
     Args:
-        start: starts a process of a plan.
         live: a frozen process of the first plan (or of ``switched``) that lives on from before.
-        switched: the plan of one process that takes on every plan of the arena, block by block; None where each plan
-            has a process of its own.
+        switched: the plan of one process that takes on every plan of the arena, block by block; None where each
+            plan has a process of its own.
     """
 
     start: Start
@@ -63,12 +62,7 @@ class Source:
 
 @dataclass(eq=False)
 class Seat:
-    """A plan in the arena.
-
-    Args:
-        label: of its process's log.
-        side: statistics that are summed up over all arenas.
-    """
+    """A plan in the arena, with statistics that are summed up over all arenas; ``label``: of its process's log."""
 
     label: SideName
     side: SideStatistics
@@ -97,16 +91,8 @@ class SeatFailedError(Exception):
 class Arena:
     """Processes of several plans from one source, until it is closed.
 
-    Args:
-        source: of its processes.
-        seats: one for each plan.
-        rule: length of blocks, ramp and patience.
-        clock: seconds.
-        rng: decides orders.
-
-    Attributes:
-        pressed: the device's allocator had to free its cache and try again.
-        startup_seconds: that starting and warming up took.
+    ``pressed``: the device's allocator had to free its cache and try again; ``startup_seconds``: that starting and
+    warming up took.
     """
 
     def __init__(
@@ -134,10 +120,7 @@ class Arena:
         return sorted(order, key=lambda seat: seat is not self.seats[0]) if one_first else order
 
     def open(self, seat: Seat, warm_up_seconds: float) -> None:
-        """Starts a seat's process and trains until its steps are steady, while the others are frozen.
-
-        Args:
-            warm_up_seconds: the most that it may take to become steady.
+        """Starts a seat's process and trains until its steps are steady, so long at most, while the others are frozen.
 
         Raises:
             SeatFailedError: it cannot be started, or does not train.

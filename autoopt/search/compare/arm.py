@@ -30,16 +30,11 @@ _LONG_ENOUGH = 0.1
 class TrialArm:
     """An arm in a trial's process; the tasks run there (``autoopt.benchmark.tasks``).
 
-    Every method but ``close`` may raise ``TrialFailed``.
+    Every method but ``close`` may raise ``TrialFailed``. ``process`` is its name in the account: that of its log.
 
     Args:
-        process: a started trial.
-        plan: what it trains with.
         ready_seconds, warm_up_seconds: how long building and warming up may take before they count as hung; by the
             arm's patience where the latter is None.
-
-    Attributes:
-        process: the name of the process in the account: that of its log.
     """
 
     _patience = 10.0  # how many times the asked-for seconds a call may take before it counts as hung
@@ -75,11 +70,8 @@ class TrialArm:
         return startup
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
-        """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps.
-
-        Args:
-            cycle: the block is a multiple of so many steps, and so is the ramp before it.
-        """
+        """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps: a
+        multiple of so many as a ``cycle`` has, and so is the ramp before it."""
         ramp = {"ramp_steps": cycle} if cycle > 1 else {}
         return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds, cycle, **ramp)
 
@@ -122,14 +114,8 @@ class TrialArm:
 
 
 class ScriptArm(TrialArm):
-    """An arm that starts its process anew where the script has ended.
-
-    Args:
-        launch: starts the process.
-        plan: what it trains with.
-        timer: seconds, monotonic; it decides on nothing but how long a further run is warmed up.
-        limits: of the arm, see ``TrialArm``.
-    """
+    """An arm that starts its process anew where the script has ended. ``timer`` decides on nothing but how long a
+    further run is warmed up."""
 
     def __init__(
         self,

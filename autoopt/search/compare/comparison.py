@@ -68,10 +68,7 @@ Mode = Literal["interleaved", "unfrozen", "alternating", "switched"]
 
 
 class LossPath(Record):
-    """Losses by step from the first step on; a step whose loss was not captured is left out.
-
-    ``losses`` is None where the loss was not finite.
-    """
+    """Losses by step from the first step on, None where not finite; a step whose loss was not captured is left out."""
 
     steps: tuple[int, ...] = ()
     losses: tuple[float | None, ...] = ()

@@ -96,27 +96,21 @@ class _Rival(Seat):
 
 
 class Contest:
-    """Comparisons under way.
+    """Comparisons of a shared plan with others, under way.
 
     Args:
-        source: of processes.
-        shared: the plan that is in each comparison.
-        others: those that it is compared with.
         role: the shared plan's in each comparison.
         rule: when to end; its seconds are those of all together.
-        clock: seconds, the run's own clock.
-        deadline: on that clock; a comparison ends at the earlier of it and ``rule.max_seconds``, of which only the
+        deadline: on the clock; a comparison ends at the earlier of it and ``rule.max_seconds``, of which only the
             deadline holds for the first pairs of a comparison ``until_error``: as many as it has at least, two at most.
         noise: the A/A control, with the between-process variance and the floor; None before there is one.
-        rng: decides order; seeded by the caller.
         most_rounds: of a generation, where more of them are worth less than what else the time may bring.
-        earlier: pairs of processes of each of the others, from a comparison that was left undecided and now goes on;
-            ``noise`` is then what was known before them.
+        earlier: pairs of processes of each of the others, from a comparison that was left undecided and now goes
+            on; ``noise`` is then what was known before them.
         keep_live: the shared plan's process of the last generation lives on, as ``live``.
         alternating: no two processes are alive at once: it is known that they do not fit together.
 
     Attributes:
-        live: the shared plan's frozen process; None where it ended, or nobody asked for it.
         for_want_of_room: processes did not fit into memory together.
     """
 
@@ -180,10 +174,8 @@ class Contest:
         return [rival for rival in waiting if rival.waits]
 
     def _left(self, rival: _Rival) -> float:
-        """Seconds; a candidate that looks worth keeping has more of them.
-
-        Where a figure is wanted and not a verdict, one pair of processes is none: how processes differ needs two.
-        """
+        """Seconds; a candidate that looks worth keeping has more of them. Where a figure is wanted and not a verdict,
+        one pair of processes is none: how processes differ needs two."""
         rule = self._rule
         if rule.until_error is not None and len(rival.test.pairs) < min(rule.min_pairs, 2):
             return self._deadline - self._clock()
@@ -236,9 +228,8 @@ class Contest:
                     rival.fails("candidate", TrialFailed("not_finite", f"the loss of step {bad}", where="training"))
 
     def _guarded(self, arena: Arena, seat: Seat, action: Callable[[], object]) -> bool:
-        """Does something to a seat's process. Returns whether it went well; what failed is put down to its plan.
-
-        A failure of the shared plan is that of all that wait.
+        """Does something to a seat's process. Returns whether it went well; what failed is put down to its plan, of the
+        shared plan to all that wait.
 
         Raises:
             _NoRoomError: it may have failed since they are too many for the memory.
@@ -308,12 +299,7 @@ class Contest:
         """Those that need more rounds in this generation; none where the time is up.
 
         Short of the deadline a generation gets the fewest rounds that count, where they take no longer than what was
-        spent on it already.
-
-        Args:
-            startup: seconds in which all were started.
-            cost: seconds of a round.
-            measured: seconds of all rounds.
+        spent on it already. ``cost`` is of a round, ``measured`` of all rounds, in seconds.
         """
         waiting = [rival for rival in running if rival.waits]
         short = [rival for rival in waiting if not self._enough(rival, startup, cost)]
@@ -432,14 +418,11 @@ def compare(
     earlier: Sequence[PairOfProcesses] = (),
     **options: Any,
 ) -> Comparison:
-    """Measures how much faster ``candidate`` trains than ``incumbent``, by pairs of fresh processes.
+    """Measures how much faster ``candidate`` trains than ``incumbent``, by pairs of fresh processes; see
+    :class:`Contest`.
 
     A side that fails is a result (``decision`` is ``failed``, ``failure`` names the side), never an exception. No
     process is left behind.
-
-    Args:
-        start: starts a process of a plan.
-        rule, earlier, options: see :class:`Contest`.
     """
     (found,) = Contest(Source(start), incumbent, [candidate], "incumbent", rule, earlier=[earlier], **options).run()
     assert found is not None

@@ -34,8 +34,8 @@ def control(
         options: see :func:`autoopt.search.compare.contest.compare`.
 
     Returns:
-        The noise (None values where not one pair could be measured) and the comparison it came from,
-        whose sides are the baseline's own figures and whose failure, if any, is the baseline's.
+        The noise (None values where not one pair could be measured) and the comparison it came from, whose sides
+            are the baseline's own figures and whose failure, if any, is the baseline's.
     """
     fixed = rule.model_copy(update={"max_pairs": most or pairs, "min_pairs": pairs, "until_error": 0.0})
     comparison = compare(start, baseline, baseline, fixed, **options)
@@ -45,14 +45,9 @@ def control(
 def noise_of(comparison: Comparison, rule: Rule) -> Noise:
     """The noise that an A/A comparison shows: the ratio with its interval, the between-process variance, the floor.
 
-    The floor is the smallest gain that a comparison of ``rule.max_pairs`` pairs can tell from none:
-    the half-width of its confidence sequence at this variance between processes and these block errors. Where the A/A
-    interval itself leaves 1 out, whatever pushed it there could push a candidate: the floor is then
-    at least as large.
-
-    Args:
-        comparison: the A/A control.
-        rule: of the comparisons to come.
+    The floor is the smallest gain that a comparison of ``rule.max_pairs`` pairs can tell from none: the half-width of
+    its confidence sequence at this variance between processes and these block errors. Where the A/A interval itself
+    leaves 1 out, whatever pushed it there could push a candidate: the floor is then at least as large.
     """
     if not comparison.pairs:
         return Noise()
@@ -77,10 +72,8 @@ def noise_of(comparison: Comparison, rule: Rule) -> Noise:
 
 
 def learned(noise: Noise, comparison: Comparison) -> Noise:
-    """The noise with what one more comparison shows about the between-process variance.
-
-    The A/A ratio and the floor stay those of the control: they are in the report as they were measured.
-    """
+    """The noise with what one more comparison shows about the between-process variance; ratio and floor stay those of
+    the control: they are in the report as they were measured."""
     between = between_process_of(noise).after(*comparison.logs)
     known = {"process_sd": between.sd, "process_dof": between.dof}
     return noise.model_copy(update={**known, "block_sd": scatter(noise.block_sd, comparison.pairs)})

@@ -53,13 +53,9 @@ def work_of(paired: Sequence[Paired]) -> list[tuple[Array, Array]]:
 def ratio_of_totals(paired: Sequence[Paired], expected_sd: float | None = None) -> Level:
     """Log of the ratio of total work over total seconds, candidate over incumbent, with its standard error.
 
-    The factor ``dof / (dof - 2)`` is the variance of Student's t, so that a normal model above this level is not
-    misled by a standard error from few rounds.
-
-    Args:
-        paired: at least :data:`MIN_BLOCKS` rounds.
-        expected_sd: scatter of a round's log ratio in earlier pairs of processes, where that is known; it counts as
-            much as eight rounds.
+    The factor ``dof / (dof - 2)`` is the variance of Student's t, so that a normal model above this level is not misled
+    by a standard error from few rounds, of which there are :data:`MIN_BLOCKS` at least. ``expected_sd``: scatter of a
+    round's log ratio in earlier pairs of processes; it counts as much as eight rounds.
     """
     n = len(paired)
     if n < MIN_BLOCKS:

@@ -38,12 +38,7 @@ _HOPELESS = 0.05
 
 
 def alpha_of(tested: int, kept: int) -> float:
-    """The level at which the next candidate is kept.
-
-    Args:
-        tested: candidates that were put to confirmation before it.
-        kept: those of them that were kept.
-    """
+    """The level at which the next candidate is kept, after so many that were put to confirmation and kept."""
     number = tested + 1
     return ALPHA * (kept + 1) / (number * (number + 1))
 
@@ -62,10 +57,7 @@ def as_estimate(level: TwoLevel, bounds: tuple[float, float], confidence: float)
 
 
 def scatter(known: float | None, pairs: Sequence[PairOfProcesses]) -> float | None:
-    """Scatter of block pairs, with some more pairs of processes.
-
-    What was known before counts as much as two pairs: the load of a machine changes.
-    """
+    """Scatter of block pairs, with some more; what was known counts as two of them: the load of a machine changes."""
     squares = [known**2] * 2 if known is not None else []
     squares += [pair.block_sd**2 for pair in pairs if pair.block_sd is not None]
     return sqrt(sum(squares) / len(squares)) if squares else None
@@ -75,12 +67,7 @@ def unseen_mode(pairs: int, process_sd: float, alpha: float) -> float:
     """Log speedup that a rare slow mode of a candidate's processes may cost, which none of so many has shown.
 
     A share q of slow processes goes unseen in n of them with probability ``(1 - q)^n``. Taken is the largest that this
-    does not exclude, each process slower by the most that processes of one program differ.
-
-    Args:
-        pairs: of processes.
-        process_sd: between-process standard deviation (log).
-        alpha: 1 less the confidence, of two sides.
+    does not exclude (``alpha`` is of two sides), each slower by the most that processes of one program differ.
     """
     share = 1.0 - (alpha / 2) ** (1 / pairs)
     slower = min(BetweenProcess.most, MODES * process_sd)
@@ -88,13 +75,7 @@ def unseen_mode(pairs: int, process_sd: float, alpha: float) -> float:
 
 
 class SequentialTest:
-    """The pairs of a comparison so far, and what follows from them.
-
-    Args:
-        rule: when a comparison ends.
-        noise: the A/A control, or None.
-        pairs: those that were measured before, where a comparison goes on.
-    """
+    """The pairs of a comparison so far, those that were measured before included, and what follows from them."""
 
     def __init__(self, rule: Rule, noise: Noise | None = None, pairs: Sequence[PairOfProcesses] = ()) -> None:
         self.rule = rule
@@ -192,11 +173,8 @@ class SequentialTest:
         return None
 
     def _hopeless(self, level: TwoLevel, possible: int) -> bool:
-        """Whether, from how it stands, no decision is likely with all the pairs that are possible.
-
-        Predicts where the value will be at the end (flat prior) and how wide its bounds will then be
-        if processes differ as it seems.
-        """
+        """Whether, from how it stands, no decision is likely with all the pairs that are possible: by where the value
+        will be at the end (flat prior) and how wide its bounds will then be if processes differ as it seems."""
         rule, share = self.rule, level.n / possible
         one_sided = rule.alpha if rule.alpha_accept is None else min(rule.alpha, 2 * rule.alpha_accept)
         end = known_radius(level.error * sqrt(share), one_sided)
@@ -211,12 +189,7 @@ class SequentialTest:
 
         It has when more of its blocks would serve less than a fresh pair, by the number that gives the smallest error
         for the time spent (Kalibera and Jones); when what it shows decides already, or when a second pair just like it
-        would.
-
-        Args:
-            current: what its blocks show so far.
-            startup_seconds: what a new pair of processes costs before its first block.
-            block_pair_seconds: what one block pair costs.
+        would. ``startup_seconds``: what a new pair costs before its first block.
         """
         if current is None or current.n < MIN_BLOCKS:
             return False

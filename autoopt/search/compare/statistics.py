@@ -60,10 +60,9 @@ class BetweenProcess:
     def after(self, values: Sequence[float], errors: Sequence[float], around: float | None = None) -> BetweenProcess:
         """This knowledge with one more comparison: its pairs' log ratios and their standard errors.
 
-        The spread of ``values`` beyond what ``errors`` explain is variance between processes. ``dof``
-        is bounded, since another plan (other threads, a compiled model) may have another than those before it.
-        ``around``: the true log ratio where it is known, as in an A/A control, of which a single pair shows
-        something.
+        The spread of ``values`` beyond what ``errors`` explain is variance between processes. ``dof`` is bounded, since
+        another plan (other threads, a compiled model) may have another. ``around``: the true log ratio where it is
+        known, as in an A/A control, of which a single pair shows something.
         """
         free = len(values) - (around is None)
         if free < 1:
@@ -94,13 +93,8 @@ def _taus(sd: float, dof: float, most: float) -> Any:
 
 
 class TwoLevel:
-    """Joint estimate from pairs of processes of a log speedup ``mu``.
-
-    Args:
-        values: log ratio of each pair.
-        errors: standard error of each, from its blocks.
-        between: what is known of the between-process variance.
-    """
+    """Joint estimate of a log speedup ``mu`` from pairs of processes, with the standard error that blocks leave of
+    each."""
 
     def __init__(self, values: Sequence[float], errors: Sequence[float], between: BetweenProcess) -> None:
         if not values:
@@ -210,14 +204,9 @@ def student_reach(dof: float) -> float:
 
 
 def known_radius(error: float, alpha: float) -> float:
-    """Half-width of :meth:`TwoLevel.sequence` where all variances are known (Robbins' normal mixture), at most.
-
-    The narrower of the two that either spread of :data:`MIXTURE` would give alone with its share of ``alpha``.
-
-    Args:
-        error: standard error of the log speedup.
-        alpha: 1 less the confidence.
-    """
+    """Half-width of :meth:`TwoLevel.sequence` where all variances are known (Robbins' normal mixture), at most: the
+    narrower of the two that either spread of :data:`MIXTURE` would give alone with its share of ``alpha``. ``error``
+    is of the log speedup."""
     radii = []
     for sd, weight in MIXTURE:
         ratio = (sd / error) ** 2
@@ -226,12 +215,8 @@ def known_radius(error: float, alpha: float) -> float:
 
 
 def wider(radius: float, count: int) -> float:
-    """Half-width of one of ``count`` intervals that hold together, where by itself it is ``radius`` (Bonferroni).
-
-    Args:
-        radius: in log speedup, with a confidence of 95 %.
-        count: intervals that are shown together.
-    """
+    """Half-width of one of ``count`` intervals that hold together, where by itself it is ``radius`` (Bonferroni), in
+    log speedup with a confidence of 95 %."""
     if radius <= 0 or count <= 1:
         return radius
     error = brentq(lambda error: known_radius(error, 0.05) - radius, radius / 50, radius)
