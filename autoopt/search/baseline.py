@@ -85,7 +85,7 @@ def compare_with_itself(context: RunContext, state: SearchState) -> None:
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
         raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
     state.noise = noise_of(comparison, Rule(min_gain=context.min_gain))
-    state.control = AAControl(noise=state.noise, comparison=comparison)
+    state.control = AAControl(comparison=comparison)
     context.warn(state, *doubts(state.noise, comparison))
     context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import hypot, log1p, sqrt
 
 from scipy.stats import norm
@@ -108,11 +109,8 @@ def settings_of(
     context: RunContext, state: SearchState, strategy: Strategy, case: Case
 ) -> Iterator[tuple[JsonDict, Answer]]:
     """The conversation with a strategy; its crash is noted as its failure."""
-
-    def crashed(error: BaseException) -> None:
-        skip(context, state, strategy, Verdict.FAILED, plugin_error(error))
-
-    return conversation(strategy, case, crashed)
+    note = partial(skip, context, state, strategy, Verdict.FAILED)
+    return conversation(strategy, case, lambda error: note(plugin_error(error)))
 
 
 def skip(context: RunContext, state: SearchState, strategy: Strategy, verdict: Verdict, reason: str) -> None:
@@ -127,13 +125,13 @@ def companions(
 ) -> tuple[Change, ...]:
     """Those that the strategy names, the user allows, and this budget can judge."""
     registry, choice = context.runner.registry, context.choice
-    wanted = []
-    for companion in strategy.companions(case, setting):
-        if companion.strategy in registry and companion.strategy not in choice.skip:
-            risk = registry[companion.strategy].risk
-            if risk.value in choice.allow and not (state.untrainable and risk.trains_otherwise):
-                wanted.append(companion)
-    return tuple(wanted)
+
+    def wanted(name: str) -> bool:
+        if name not in registry or name in choice.skip or registry[name].risk.value not in choice.allow:
+            return False
+        return not (state.untrainable and registry[name].risk.trains_otherwise)
+
+    return tuple(each for each in strategy.companions(case, setting) if wanted(each.strategy))
 
 
 def conversation(

@@ -9,7 +9,6 @@ from statistics import median
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement
-from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Side
 from autoopt.search.compare.noise import compiled_again, learned
@@ -60,7 +59,10 @@ def confirm(
         price=context.gate.price(candidate.plan, state.incumbent),
     )
     comparison = state.with_fixed_costs(comparison)
-    reported = _shown_by_probes(context, state, candidate) and not _pays_once(context, state, comparison)
+    before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
+    once = median(after) - median(before) if before and after else 0.0
+    dear = once > ONCE_AT_MOST * (state.planned_seconds or expected(context, state))
+    reported = _shown_by_probes(context, state, candidate) and not dear
     # whole runs are of the patch, which is known once what was confirmed together was ablated
     whole = context.shown_by_whole_runs(state, candidate.plan)
     if not reported and comparison.decision is Decision.ACCEPT and whole is None:
@@ -97,13 +99,6 @@ def _shown_by_probes(context: RunContext, state: SearchState, candidate: Candida
         return risk is Risk.EXACT
     level = gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
     return level is not None and level.passed is True
-
-
-def _pays_once(context: RunContext, state: SearchState, comparison: Comparison) -> bool:
-    """Whether its start costs so much more that only the steps to the target decide."""
-    before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
-    more = median(after) - median(before) if before and after else 0.0
-    return more > ONCE_AT_MOST * (state.planned_seconds or expected(context, state))
 
 
 class OpenTrial:
@@ -217,10 +212,6 @@ def seconds_of_trainings(context: RunContext, state: SearchState, left: float) -
     if state.trained is None and state.objective.target is not None and not context.stopping():
         starts = 2 * FEWEST_SEEDS * allocation.start_seconds  # of baseline and plan
         least = allocation.baseline(target_given=True) + allocation.comparison + starts
-        if _needed(allocation) > left >= least:
+        if allocation.comparison + allocation.verification(2) > left >= least:
             train_first(context, state)
-    return _needed(context.allocation)
-
-
-def _needed(allocation: BudgetAllocation) -> float:
-    return allocation.comparison + allocation.verification(2)
+    return context.allocation.comparison + context.allocation.verification(2)

@@ -77,13 +77,9 @@ class Costs:
         state, allocation = self.state, self.context.allocation
         speedup = state.speedup_so_far * max(gain, 1.0)
         usual = allocation.search_deadline(len(state.found), speedup)
-        if (
-            state.found
-            and confirmation_of(self.context, state) is not None
-            and self.context.gate.trained_pairs(state.incumbent)
-        ):
-            # only another plan needs more than its own trainings
-            return max(usual, allocation.last_deadline(speedup))
+        confirmed = state.found and confirmation_of(self.context, state) is not None
+        if confirmed and self.context.gate.trained_pairs(state.incumbent):
+            return max(usual, allocation.last_deadline(speedup))  # only another plan needs more than its own trainings
         return usual
 
     def latest(self, found: Iterable[Screened], counts: bool = False) -> float:
@@ -173,12 +169,6 @@ class Suspects:
         self.all.append(suspect)
         return suspect
 
-    def cleared_by(self, lost: Candidate) -> list[Suspect]:
-        """Clears of suspicion what a plan that trains otherwise does without: it was not, or not alone, the reason."""
-        cleared = [one for one in self.all if all(change in one.rest for change in lost.changes)]
-        self.all = [one for one in self.all if one not in cleared]
-        return cleared
-
     def most_doubtful(self, candidate: Candidate) -> tuple[Change, Quality] | None:
         """What goes first from a candidate that is not shown to train as well, with what is known of the whole; None
         where it is shown, or nobody asks."""
@@ -227,21 +217,17 @@ class Suspects:
 class Confirmations:
     """Confirms what did well in the screening.
 
-    ``seen_bottleneck``: under which each strategy was tried, by its name; ``undecided``: changes of which probes do not
-    report whether they train as well, so that trainings have to.
+    ``seen_bottleneck``: under which each strategy was tried, by its name; ``skipped``: what is not tried alone in this
+    round; ``undecided``: changes of which probes do not report whether they train as well.
     """
 
     def __init__(self, context: RunContext, state: SearchState) -> None:
         self.context, self.state, self._costs = context, state, Costs(context, state)
         self.seen_bottleneck: dict[str, str | None] = {}
-        self._skipped: Sequence[Skipped] = ()
+        self.skipped: Sequence[Skipped] = ()
         self.undecided = list[Change]()
         self._found: list[Screened] = []
         self.suspects = Suspects(context, state)
-
-    def begin(self, skipped: Sequence[Skipped]) -> None:
-        """A round on another incumbent, with what is not tried alone."""
-        self._skipped = skipped
 
     def tried(self, strategy: str) -> None:
         """A strategy was tried, and comes back under another bottleneck only."""
@@ -250,7 +236,7 @@ class Confirmations:
     def whole_of(self, candidate: Candidate, case: Case, likely: Iterable[Part] = ()) -> Candidate:
         """A candidate with further ``likely`` parts, and what predictions promise besides, each too little to be tried
         alone."""
-        parts = [one for one in (*likely, *promised_of(self._skipped)) if not any(map(self.suspects.of, one[0]))]
+        parts = [one for one in (*likely, *promised_of(self.skipped)) if not any(map(self.suspects.of, one[0]))]
         return with_parts(self.context, self.state, case, candidate, parts)
 
     def _joined(self, screened: Screened, case: Case) -> Screened:
@@ -279,7 +265,8 @@ class Confirmations:
             screened = waiting.pop(0)
             left = self._left_for(screened)
             joined = self._joined(screened, screening.case)
-            if self._costs.confirmation(joined) <= left and self._passes(joined):
+            in_time = self._costs.confirmation(joined) <= left
+            if in_time and self._allowed(quality_first(self.context, self.state, joined)):
                 screened = joined
             if self._costs.pairs(screened) > left:
                 later.append(screened)
@@ -308,9 +295,8 @@ class Confirmations:
         """Seconds for its confirmation."""
         return self._costs.deadline(exp(screened.gain)) - self.context.now()
 
-    def _passes(self, joined: Screened) -> bool:
-        """Whether nothing that is known of a whole's quality speaks against confirming it."""
-        quality = quality_first(self.context, self.state, joined)
+    def _allowed(self, quality: Quality | None) -> bool:
+        """Whether what is known of its quality does not speak against confirming it."""
         return quality is None or quality.passed is True or self.context.gate.accept_undecided
 
     def _learns_as_well(self, screened: Screened, screening: Screening, waiting: list[Screened]) -> bool:
@@ -318,7 +304,7 @@ class Confirmations:
         combined candidate that is not shown to train as well comes back without its doubtful part."""
         context, state = self.context, self.state
         quality = quality_first(context, state, screened)
-        if quality is None or quality.passed is True or context.gate.accept_undecided:
+        if quality is None or self._allowed(quality):
             price = log(context.gate.price(screened.candidate.plan, state.incumbent))
             if quality is not None and screened.gain + screened.error - price < log1p(context.min_gain) < price:
                 refused(state, screened, quality, f"{expm1(price):.1%} more steps are more than a step saves")
@@ -369,8 +355,11 @@ class Confirmations:
                 self.state.amend(each.trial.id, suspected.reason, verdict=suspected.verdict)
 
     def _clear(self, lost: Candidate, waiting: list[Screened]) -> None:
-        """Confirms again what waits without reason, since a plan without it trains otherwise, too."""
-        for each in self.suspects.cleared_by(lost):
+        """Clears of suspicion, and confirms again, what a plan that trains otherwise does without: it was not, or not
+        alone, the reason."""
+        cleared = [one for one in self.suspects.all if all(change in one.rest for change in lost.changes)]
+        self.suspects.all = [one for one in self.suspects.all if one not in cleared]
+        for each in cleared:
             for one in each.aside:
                 known = self.suspects.in_candidate(one.candidate)
                 if not known and not all(change in one.candidate.changes for change in lost.changes):

@@ -80,17 +80,17 @@ def try_evaluations(
 
 def share_of_run(state: SearchState, round_: Round, stage: str) -> float | None:
     """Share of a stage between steps in the incumbent's whole run, else in its steps; None where that is not known."""
-    run = state.run
-    each, every = (run.evaluation_seconds, run.evaluate_every) if run is not None else (None, None)
-    if run is not None and stage == "checkpoint":
-        each, every = run.checkpoint_seconds, run.checkpoint_every
-    if run is None or each is None or not every:
+    run, step = state.run, round_.step_seconds
+    if run is None:
         return None
-    step = round_.step_seconds
+    each, every = run.evaluation_seconds, run.evaluate_every
+    if stage == "checkpoint":
+        each, every = run.checkpoint_seconds, run.checkpoint_every
+    if each is None or not every:
+        return None
     if not run.steps:
         return each / (each + step * every)
-    whole = whole_run_seconds(run.model_copy(update={"step_seconds": step}))
-    part = whole.part(f"{STAGES[stage]}s")
+    part = whole_run_seconds(run.model_copy(update={"step_seconds": step})).part(f"{STAGES[stage]}s")
     return part.share if part is not None else None
 
 
@@ -124,8 +124,7 @@ def _try(
             break
         pairs.append(pair)
         ruling = rule_on_evaluations(pairs, share, context.min_gain, same_batches=same, stage=stage)
-        spent = context.now() - opened.began
-        ratio = ruling.time_to_target
+        spent, ratio = context.now() - opened.began, ruling.time_to_target
         decided = ruling.verdict is not Verdict.INCONCLUSIVE or ratio is None
         hopeless = ratio is not None and ratio.value <= 1 + context.min_gain
         enough = 1 if hopeless else FEWEST_PAIRS if decided else most
@@ -170,17 +169,13 @@ def rule_on_evaluations(
     """
     failed = next((side.why for pair in pairs for side in (pair.incumbent, pair.candidate) if side.why), "")
     if failed or not pairs:
-        reason = failed or "nothing was measured"
-        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, quality=NOT_TESTED)
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=failed or "nothing was measured", quality=NOT_TESTED)
     quality = _same_metric(pairs, same_batches=same_batches)
-    logs = tuple(math.log(_seconds(pair.incumbent) / _seconds(pair.candidate)) for pair in pairs)
-    each = TrainedRatio(logs, 0.0).estimate
+    both = [(_seconds(pair.incumbent), _seconds(pair.candidate)) for pair in pairs]
+    each = TrainedRatio(tuple(math.log(before / after) for before, after in both), 0.0).estimate
     value, low, high = (1.0 / (1.0 - share + share / faster) for faster in (each.value, each.low, each.high))
     ratio = Estimate(value=value, low=low, high=high, n=len(pairs), confidence=each.confidence)
-    before, after = (
-        statistics.geometric_mean(map(_seconds, sides))
-        for sides in ([pair.incumbent for pair in pairs], [pair.candidate for pair in pairs])
-    )
+    before, after = (statistics.geometric_mean(seconds) for seconds in zip(*both, strict=True))
     name = "an evaluation" if stage == "evaluate" else "a checkpoint"
     text = f"{name} takes {after:.3g} s where it took {before:.3g} s, {share:.0%} of the run"
     if quality.passed is not True:
@@ -192,13 +187,8 @@ def rule_on_evaluations(
         verdict = Verdict.KEPT
     elif ratio.high < 1.0 + min_gain:
         verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.NO_GAIN
-    return Judgement(
-        verdict=verdict,
-        reason=f"{text}; {quality.detail}",
-        quality=quality,
-        time_to_target=ratio,
-        between_ratio=1.0 / each.value,
-    )
+    reason, between = f"{text}; {quality.detail}", 1.0 / each.value
+    return Judgement(verdict=verdict, reason=reason, quality=quality, time_to_target=ratio, between_ratio=between)
 
 
 def _seconds(side: HeldEvaluations) -> float:
@@ -208,28 +198,26 @@ def _seconds(side: HeldEvaluations) -> float:
 
 def _same_metric(pairs: Sequence[EvaluationPair], *, same_batches: bool) -> Quality:
     """Whether an evaluation counts the same samples and gives the same metric, to rounding."""
-    for pair in pairs:
-        before, after = pair.incumbent, pair.candidate
-        if before.samples != after.samples:
-            detail = f"evaluated on {after.samples} samples where the incumbent was evaluated on {before.samples}"
+    for before, after in ((pair.incumbent.samples, pair.candidate.samples) for pair in pairs):
+        if before != after:
+            detail = f"evaluated on {after} samples where the incumbent was evaluated on {before}"
             return Quality(method="metric", passed=False, detail=detail)
     name = next((pair.incumbent.metric for pair in pairs if pair.incumbent.metric), None)
-    sides = [(pair.incumbent, pair.candidate) for pair in pairs]
+    sides, samples = [(pair.incumbent, pair.candidate) for pair in pairs], pairs[0].incumbent.samples
     values = [(b.value, a.value, _tolerance(b, a)) for b, a in sides if b.value is not None and a.value is not None]
     if len(values) < len(pairs):
-        if same_batches and pairs[0].incumbent.samples is not None:
-            detail = f"the same {pairs[0].incumbent.samples} samples in the same batches"
+        if same_batches and samples is not None:
+            detail = f"the same {samples} samples in the same batches"
             return Quality(method="metric", level="identical", passed=True, detail=detail)
         detail = "other batches cannot be compared without a metric: name it with --metric"
         return Quality(method="not_tested", level="undecided", detail=detail)
     old, new, tolerance = max(values, key=lambda one: abs(one[0] - one[1]) - one[2])
-    known = {"method": "metric", "metric": name, "baseline": old, "candidate": new, "margin": tolerance}
-    if abs(old - new) <= tolerance:
-        detail = f"{name} {new:.6g} as before, of the same samples and weights"
-        level = "identical" if old == new else "equivalent"
-        return Quality.model_validate({**known, "level": level, "passed": True, "detail": detail})
-    detail = f"{name} is {new:.6g} where it was {old:.6g}, at the same weights"
-    return Quality.model_validate({**known, "passed": False, "detail": detail})
+    level, passed = "identical" if old == new else "equivalent", abs(old - new) <= tolerance
+    detail = f"{name} {new:.6g} as before, of the same samples and weights"
+    if not passed:
+        level, detail = None, f"{name} is {new:.6g} where it was {old:.6g}, at the same weights"
+    known = {"metric": name, "baseline": old, "candidate": new, "margin": tolerance, "level": level}
+    return Quality.model_validate({"method": "metric", "passed": passed, "detail": detail, **known})
 
 
 def _tolerance(before: HeldEvaluations, after: HeldEvaluations) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,15 +101,7 @@ def outcome_of(
             time_to_target=verification.best_seconds,
             **devices,
         )
-    return Outcome(
-        state=state,
-        baseline=baseline,
-        best=best,
-        speedup=verification.speedup,
-        stop=stop,
-        quality=verification.quality,
-        ablation=rows,
-    )
+    return Outcome(state, baseline, best, verification.speedup, stop, verification.quality, rows)
 
 
 def configuration(
@@ -175,12 +168,7 @@ def _cost(processes: int, environment: Environment, price: float | None, seconds
 
 def _mfu(flops: float | None, peaks: Peaks) -> float | None:
     """Model FLOP/s utilization: a share of the highest matrix-multiplication rate that was measured."""
-    rates = [
-        peaks.matmul_fp32_flops_per_second,
-        peaks.matmul_tf32_flops_per_second,
-        peaks.matmul_bf16_flops_per_second,
-        peaks.matmul_fp16_flops_per_second,
-    ]
+    rates = (getattr(peaks, f"matmul_{kind}_flops_per_second") for kind in ("fp32", "tf32", "bf16", "fp16"))
     peak = max((rate for rate in rates if rate), default=None)
     return flops / peak if flops and peak else None
 
@@ -252,11 +240,9 @@ def more_budget(state: SearchState) -> str:
     if not unseen and not unconfirmed:
         return ""
     seconds = sum(unseen.values()) + sum(unconfirmed.values())
-    parts = []
-    if unseen:
-        parts.append(f"screen {len(unseen)} more strateg{'y' if len(unseen) == 1 else 'ies'} ({named(unseen)})")
-    if unconfirmed:
-        parts.append(f"confirm promising candidates ({named(undecided[n] for n in unconfirmed)})")
+    screen = f"screen {len(unseen)} more strateg{'y' if len(unseen) == 1 else 'ies'} ({named(unseen)})"
+    confirm = f"confirm promising candidates ({named(undecided[n] for n in unconfirmed)})"
+    parts = [text for text, wanted in ((screen, unseen), (confirm, unconfirmed)) if wanted]
     return f"about {max(seconds / 60, 0.1):.1f} min more would {' and '.join(parts)}"
 
 
@@ -305,25 +291,23 @@ def _kept(state: SearchState, name: str) -> Decided | None:
     if name not in {change.strategy for change in state.found}:
         return None
     without = state.without(name)
-    for seen in with_and_without(state, name):
-        same = (seen.candidate.plan, seen.incumbent.plan) == (state.incumbent, without)
-        if same and seen.decision is Decision.ACCEPT:
-            return Decided(strategy=name, verdict=Verdict.KEPT, by=f"the plan with and without it, {seen.reason}")
+    kept, with_it = partial(Decided, strategy=name, verdict=Verdict.KEPT), "the plan with and without it"
+    accepted = [seen for seen in with_and_without(state, name) if seen.decision is Decision.ACCEPT]
+    for seen in accepted:
+        if seen.compares(without, state.incumbent):
+            return kept(by=f"{with_it}, {seen.reason}")
     alone = [trial for trial in state.trials if trial.strategy == name and not trial.companions]
     if any(trial.verdict is Verdict.KEPT for trial in alone):
-        return Decided(strategy=name, verdict=Verdict.KEPT, by="its own confirmation")
+        return kept(by="its own confirmation")
     larger = in_larger_plan(state, name)
     if larger is not None and larger[0].decision is Decision.ACCEPT:
-        seen, others = larger
-        by = f"the plan with and without it, as {', '.join(others)} was in it, {seen.reason}"
-        return Decided(strategy=name, verdict=Verdict.KEPT, by=by)
+        return kept(by=f"{with_it}, as {', '.join(larger[1])} was in it, {larger[0].reason}")
     final = state.incumbent.changes
-    for seen in with_and_without(state, name):
+    for seen in accepted:
         smaller = seen.candidate.plan.changes
         later = [change.strategy for change in final if change not in smaller]
-        if seen.decision is Decision.ACCEPT and later and all(change in final for change in smaller):
-            by = f"the plan with and without it, before {', '.join(later)} came into it, {seen.reason}"
-            return Decided(strategy=name, verdict=Verdict.KEPT, by=by)
+        if later and all(change in final for change in smaller):
+            return kept(by=f"{with_it}, before {', '.join(later)} came into it, {seen.reason}")
     return Decided(strategy=name, by="kept as a part of a confirmed combination; its own effect is undecided")
 
 
@@ -359,9 +343,7 @@ def _left_out(state: SearchState, name: str) -> Comparison | None:
 def with_and_without(state: SearchState, name: str) -> Iterator[Comparison]:
     """Comparisons of a plan with a strategy's change to the same plan without it, the latest first."""
     for seen in reversed([*state.comparisons.values(), *state.ablations]):
-        plan = seen.candidate.plan
-        baseline = state.baseline.setting(name)
-        less = plan.without(name).changes
-        same = [change for change in seen.incumbent.plan.changes if change.strategy != name]
-        if plan.setting(name) is not None and list(less) == same and seen.incumbent.plan.setting(name) == baseline:
+        plan, base = seen.candidate.plan, seen.incumbent.plan
+        same = plan.without(name) == base.without(name) and base.setting(name) == state.baseline.setting(name)
+        if plan.setting(name) is not None and same:
             yield seen

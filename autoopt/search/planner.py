@@ -72,18 +72,18 @@ class Queue:
     @property
     def predictions(self) -> tuple[Prediction, ...]:
         """Those of the proposals, the largest gain first; bounds after them, and last what has none."""
-        found = (Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted) for p in self.proposals)
-        return tuple(sorted(found, key=_rank, reverse=True))
+
+        def rank(proposal: Proposal) -> tuple[float, float]:
+            bound = proposal.predicted.value if proposal.predicted is not None else 0.0
+            return predicted_gain(proposal.predicted) or 0.0, bound
+
+        ranked = sorted(self.proposals, key=rank, reverse=True)
+        return tuple(Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted) for p in ranked)
 
 
 def predicted_gain(predicted: Estimate | None) -> float | None:
     """The speedup that is predicted; None where nothing is, or no more than a bound."""
     return None if predicted is None or predicted.kind is EstimateKind.BOUND else predicted.value
-
-
-def _rank(prediction: Prediction) -> tuple[float, float]:
-    bound = prediction.predicted.value if prediction.predicted is not None else 0.0
-    return predicted_gain(prediction.predicted) or 0.0, bound
 
 
 def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float, untrainable: str = "") -> Queue:

@@ -82,19 +82,31 @@ def together(
 
 
 def _promised_next_to(
-    context: RunContext,
-    state: SearchState,
-    proposal: Proposal,
-    case: Case,
-    now: Case,
-    likely: float,
+    context: RunContext, state: SearchState, proposal: Proposal, case: Case, now: Case, likely: float
 ) -> tuple[Estimate, Estimate | None, PipelineView | None] | None:
-    """The promise of a proposal next to others, with its prediction there and the pipeline after it; None without."""
-    next_to = _next_to(proposal, case, now)
-    if next_to is None:
+    """The promise of a proposal next to others, with its prediction there and the pipeline after it; None without.
+
+    That is its strategy's prediction there, as far off as a screening has shown the one on the incumbent to be.
+
+    Args:
+        case: of the incumbent; ``now``: with the changes that are chosen so far.
+    """
+    strategy, said, after = proposal.strategy, proposal.predicted, now.pipeline
+    asked, alone, next_to = _Asked(after) if after is not None else None, None, None
+    try:
+        if now is not case and not strategy.applies(now):
+            return None
+        if said is not None and case.pipeline is not None and asked is not None:
+            next_to = strategy.predict(replace(now, pipeline=asked), proposal.setting)
+            alone = next_to if now is case else strategy.predict(case, proposal.setting)
+    except PLUGIN_ERRORS:
         return None
-    said, after = next_to
-    promise = _promised(proposal.strategy, state.beliefs.believed(proposal.strategy.name, said), likely)
+    if asked is not None and said is not None and alone is not None and next_to is not None:
+        after = asked.after_what_if(next_to)
+        if now is not case:
+            corrected = said.value / alone.value
+            said = said.model_copy(update={end: getattr(next_to, end) * corrected for end in ("value", "low", "high")})
+    promise = _promised(strategy, state.beliefs.believed(strategy.name, said), likely)
     if promise is None:
         return None
     # a gain that nobody could see is no reason to train in other numbers; before the A/A control whole runs show it
@@ -104,36 +116,6 @@ def _promised_next_to(
         if plan is None or context.gate.rounding(plan) > context.gate.rounding(state.incumbent):
             return None
     return promise, said, after
-
-
-def _next_to(proposal: Proposal, case: Case, now: Case) -> tuple[Estimate | None, PipelineView | None] | None:
-    """What a proposal promises next to others, and the pipeline after it; None where it is not of use next to them.
-
-    That is its strategy's prediction there, as far off as a screening has shown the one on the incumbent to be.
-
-    Args:
-        case: of the incumbent.
-        now: with the changes that are chosen so far.
-    """
-    strategy, setting, predicted = proposal.strategy, proposal.setting, proposal.predicted
-    try:
-        if now is not case and not strategy.applies(now):
-            return None
-        if predicted is None or case.pipeline is None or now.pipeline is None:
-            return predicted, now.pipeline
-        asked = _Asked(now.pipeline)
-        next_to = strategy.predict(replace(now, pipeline=asked), setting)
-        alone = next_to if now is case else strategy.predict(case, setting)
-    except PLUGIN_ERRORS:
-        return None
-    if alone is None or next_to is None:
-        return predicted, now.pipeline
-    after = asked.after_what_if(next_to)
-    if now is case:
-        return predicted, after
-    corrected = predicted.value / alone.value
-    ends = {end: getattr(next_to, end) * corrected for end in ("value", "low", "high")}
-    return predicted.model_copy(update=ends), after
 
 
 class _Asked:
@@ -229,19 +211,11 @@ def screen_rival(screening: Screening) -> None:
     taken = {member.candidate.strategy for member in members}
     others = sorted((s for s in good if s.candidate.strategy not in taken), key=lambda one: -one.gain)
     rival = next((s for s in others if not any(apart(s, member) for member in members)), None)
-    if rival is not None and not screening.over:
-        candidate = combined(screening.state, registry, [*members, rival])
-        if candidate is not None:
-            screening.screen(candidate)
-
-
-def _apply_to(registry: Registry, case: Case, changes: Iterable[Change], plan: Plan) -> bool:
-    """Whether the strategies of changes would be tried on a plan."""
-    try:
-        there = replace(case, plan=plan, setup=registry.fold(plan))
-        return all(registry[change.strategy].applies(there) for change in changes)
-    except PLUGIN_ERRORS:  # a plugin's crash is a result, not the end
-        return False
+    if rival is None or screening.over:
+        return
+    candidate = combined(screening.state, registry, [*members, rival])
+    if candidate is not None:
+        screening.screen(candidate)
 
 
 def combined(state: SearchState, registry: Registry, members: Sequence[Screened]) -> Candidate | None:
@@ -254,3 +228,12 @@ def combined(state: SearchState, registry: Registry, members: Sequence[Screened]
                 changes.setdefault(change.strategy, change)
     parts = {name: part for member in reversed(members) for name, part in member.candidate.parts.items()}
     return combined_of(registry, state, tuple(changes.values()), parts)
+
+
+def _apply_to(registry: Registry, case: Case, changes: Iterable[Change], plan: Plan) -> bool:
+    """Whether the strategies of changes would be tried on a plan."""
+    try:
+        there = replace(case, plan=plan, setup=registry.fold(plan))
+        return all(registry[change.strategy].applies(there) for change in changes)
+    except PLUGIN_ERRORS:  # a plugin's crash is a result, not the end
+        return False

@@ -13,7 +13,6 @@ from autoopt.records import (
     Estimate,
     JsonDict,
     Plan,
-    Quality,
     Speedup,
     Stop,
     StopReason,
@@ -55,10 +54,6 @@ LIKELY, LIKELIER = 0.9, 0.5
 """The chance of a gain that is worth a part in a pair of whole runs, before and after the screening: what fails costs
 the whole little."""
 
-NOT_IN_LINES = "the script's own lines would have to say it, and no edit of them does"
-
-NO_TARGET = "its training is judged by when it reaches a value of the metric: name one with --target"
-
 
 class Rounds:
     """The search between two profiles."""
@@ -79,7 +74,7 @@ class Rounds:
         """
         self._pipeline = pipeline
         queue = self.queue()
-        self._confirmations.begin([each for each in queue.skipped if not self._takes_trainings(each)])
+        self._confirmations.skipped = [each for each in queue.skipped if not self._takes_trainings(each)]
         predictions = Queue(tuple(self._coming_back(queue))).predictions
         self.context.announce(Predicted(at=self.context.now(), predictions=predictions))
         if (
@@ -102,10 +97,9 @@ class Rounds:
         most = max((predicted_gain(each.predicted) or 1.0 for each in proposals), default=1.0)
         at_once = [each for each in evaluating if (predicted_gain(each.predicted) or 1.0) >= most]
         self._evaluate(at_once, other=most)
-        slow = [proposal for proposal in proposals if self._takes_trainings(proposal)]
-        quick = [proposal for proposal in proposals if proposal not in slow]
-        kept = self._screen_and_confirm(quick, queue)
-        if kept:
+        slow = [each for each in proposals if self._takes_trainings(each)]
+        quick = [each for each in proposals if each not in slow]
+        if self._screen_and_confirm(quick, queue):
             self._no_time(slow)  # unless a further round has it
             return True
         self._evaluate(evaluating)
@@ -122,20 +116,15 @@ class Rounds:
         in_source, beyond = list[Proposal](), list[Proposal]()
         for each in plan.proposals:
             if unsaid := context.runner.not_in_lines(each.change):
-                reason = f"{NOT_IN_LINES}: {unsaid}"
+                reason = f"the script's own lines would have to say it, and no edit of them does: {unsaid}"
                 state.skip(each.strategy, Verdict.NOT_APPLICABLE, reason, setting=each.setting)
             else:  # what no line of a script's patch could say goes last of what promises as much
                 (in_source if context.runner.in_source(Plan(changes=(each.change,))) else beyond).append(each)
         plan = replace(plan, proposals=(*in_source, *beyond))
         for skipped in plan.skipped:
             known = state.skipped.get(skipped.strategy.name)
-            trial = state.skip(
-                skipped.strategy,
-                skipped.verdict,
-                skipped.reason,
-                setting=skipped.setting,
-                predicted=skipped.predicted,
-            )
+            seen = {"setting": skipped.setting, "predicted": skipped.predicted}
+            trial = state.skip(skipped.strategy, skipped.verdict, skipped.reason, **seen)
             if known is None and context.choice.names(skipped.strategy.name):
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
@@ -232,11 +221,7 @@ class Rounds:
         return left
 
     def _evaluate(
-        self,
-        proposals: Sequence[Proposal],
-        most: int = MOST_PAIRS,
-        by: float = inf,
-        other: float = 1.0,
+        self, proposals: Sequence[Proposal], most: int = MOST_PAIRS, by: float = inf, other: float = 1.0
     ) -> None:
         """Tries changes of evaluation alone; what is kept of them moves no bottleneck of the step."""
         context, state, deadline = self.context, self.state, min(self._costs.deadline(), by)
@@ -244,12 +229,7 @@ class Rounds:
         for proposal in proposals:
             self._confirmations.tried(proposal.strategy.name)
 
-    def _by_whole_runs(
-        self,
-        queue: Queue,
-        likely: float = LIKELY,
-        hope: float = 0.0,
-    ) -> bool:
+    def _by_whole_runs(self, queue: Queue, likely: float = LIKELY, hope: float = 0.0) -> bool:
         """Confirms by whole runs all that predictions promise and nothing has refused, without what makes it train
         otherwise.
 
@@ -280,18 +260,16 @@ class Rounds:
                 unconfirmed = self._unconfirmed(candidate, every, timed)
                 later = {each.strategy.name for each in unconfirmed if self._waits(each, confirmation)}
                 aside |= later
-                if later:
-                    continue
-                if unconfirmed:
+                if unconfirmed and not later:
                     by = context.allocation.budget - confirmation.needed - confirmation.pair_seconds  # which verify it
-                    untimed = [each for each in unconfirmed if self._comes_back(each.strategy)]
-                    self._evaluate(untimed, most=1, by=by)
+                    self._evaluate([one for one in unconfirmed if self._comes_back(one.strategy)], most=1, by=by)
                     gains = {each.strategy.name: self._evaluates_faster(each) for each in unconfirmed}
                     for each in unconfirmed:
                         if gains[each.strategy.name] is None:
                             every = _less(every, each.change, case)
                     timed |= gains.keys()
                     every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
+                if unconfirmed:
                     continue
                 if candidate.plan.key in self._run_whole:
                     return False
@@ -307,9 +285,12 @@ class Rounds:
                     aside.update(names[len(names) // 2 :])
                     continue
                 doubtful = candidate.change, doubtful[1]
-            self._leave_out(*doubtful, candidate)
-            every = _less(every, doubtful[0], case)
-            refused |= {doubtful[0].strategy} - {each.strategy.name for each in every}
+            change, strategy = doubtful[0], context.runner.registry[doubtful[0].strategy]
+            self._confirmations.tried(change.strategy)
+            left_out = self._suspects.add(candidate, doubtful[1], change)
+            state.skip(strategy, left_out.verdict, left_out.reason, setting=change.setting)
+            every = _less(every, change, case)
+            refused |= {change.strategy} - {each.strategy.name for each in every}
             aside.clear()
         return False
 
@@ -327,22 +308,12 @@ class Rounds:
         state.beliefs.saw(members, best, error)
         return True
 
-    def _leave_out(self, change: Change, quality: Quality, whole: Candidate) -> None:
-        """Notes that a change is left out of what is confirmed together, for the quality of the whole."""
-        self._confirmations.tried(change.strategy)
-        left_out, strategy = self._suspects.add(whole, quality, change), self.context.runner.registry[change.strategy]
-        self.state.skip(strategy, left_out.verdict, left_out.reason, setting=change.setting)
-
     def _unconfirmed(self, candidate: Candidate, every: Sequence[Proposal], timed: set[str]) -> list[Proposal]:
         """A candidate's changes of evaluation whose metric no probe has seen to be the same, but for timed ones."""
         if self.context.gate.same_metric(candidate.plan, self.state.incumbent):
             return []
         found = {change.strategy for change in candidate.changes if self.context.evaluates_in_other_batches(change)}
-        return [
-            Proposal(each.strategy, each.predicted, each.setting)
-            for each in every
-            if each.strategy.name in found and each.strategy.name not in timed
-        ]
+        return [each for each in every if each.strategy.name in found - timed]
 
     def _waits(self, evaluating: Proposal, confirmation: WholeRunConfirmation) -> bool:
         """Whether timing a change of evaluations brings less a second than the whole runs do that it would delay."""
@@ -353,13 +324,12 @@ class Rounds:
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:
         """The gain of the whole run that evaluations timed once promise, of one pair that errs by a half, as
         predictions do; None where the metric is not the same."""
-        for trial in reversed(self.state.trials):
-            gain, quality = trial.time_to_target, trial.quality
-            if trial.strategy == proposal.strategy.name and gain is not None and quality is not None:
-                if quality.passed and gain.value >= 1.0 + self.context.min_gain:
-                    return gain.model_copy(update={"low": gain.value**0.5, "high": gain.value**1.5})
-                return None
-        return None
+        mine = (trial for trial in reversed(self.state.trials) if trial.strategy == proposal.strategy.name)
+        known = ((t.time_to_target, t.quality) for t in mine if t.time_to_target is not None and t.quality is not None)
+        gain, quality = next(known, (None, None))
+        if gain is None or quality is None or not quality.passed or gain.value < 1.0 + self.context.min_gain:
+            return None
+        return gain.model_copy(update={"low": gain.value**0.5, "high": gain.value**1.5})
 
     def _train(self, proposals: Sequence[Proposal]) -> bool:
         """Tries what trains otherwise, where there is time for the runs to the target that it takes."""
@@ -373,12 +343,15 @@ class Rounds:
                 self._no_time_to_train(proposal, needed, left)
                 continue
             train_first(context, state)
-            unjudged = "" if state.objective.has_target else NO_TARGET
-            if state.objective.metric is None:
+            unjudged = state.untrainable
+            if not unjudged and state.objective.metric is None:
                 unjudged = "no metric is known by which to judge its training"
-            if state.untrainable or unjudged or state.trained is None:
-                text = state.untrainable or unjudged or "there was no time to train the baseline"
-                self._not_tried(proposal, text)
+            elif not unjudged and not state.objective.has_target:
+                unjudged = "its training is judged by when it reaches a value of the metric: name one with --target"
+            elif not unjudged and state.trained is None:
+                unjudged = "there was no time to train the baseline"
+            if unjudged:
+                self._not_tried(proposal, unjudged)
                 continue
             self._confirmations.tried(proposal.strategy.name)
             if self._search_settings(proposal, self._case(), len(waiting) - n - 1):
@@ -517,12 +490,9 @@ class Rounds:
 
 def _as_seen(queue: Queue, screening: Screening) -> Queue:
     """The queue with the setting of each that its screening has shown to be the best."""
-    seen = {one.candidate.strategy.name: one.candidate for one in screening.found if not one.candidate.combined}
-    proposals = [
-        Proposal(each.strategy, one.predicted, one.change.setting) if (one := seen.get(each.strategy.name)) else each
-        for each in queue.proposals
-    ]
-    return replace(queue, proposals=tuple(proposals))
+    singles = (one.candidate for one in screening.found if not one.candidate.combined)
+    seen = {one.strategy.name: Proposal(one.strategy, one.predicted, one.change.setting) for one in singles}
+    return replace(queue, proposals=tuple(seen.get(each.strategy.name, each) for each in queue.proposals))
 
 
 def _less(every: Sequence[Proposal], refused: Change, case: Case) -> list[Proposal]:
@@ -550,7 +520,6 @@ def _next_setting(strategy: Strategy, refused: JsonDict, case: Case) -> JsonDict
 
 def _refuses(trial: Trial) -> bool:
     """Whether a trial speaks against its change: it was no gain, or it was not and its look showed none."""
-    if trial.verdict in (Verdict.NOT_TRIED, Verdict.INCONCLUSIVE):
-        figure = trial.time_to_target or trial.throughput
-        return figure is not None and figure.value <= 1.0
-    return True
+    figure = trial.time_to_target or trial.throughput
+    open_ = trial.verdict in (Verdict.NOT_TRIED, Verdict.INCONCLUSIVE)
+    return not open_ or (figure is not None and figure.value <= 1.0)

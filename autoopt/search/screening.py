@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf, log, log1p
 from statistics import fmean
@@ -70,14 +70,8 @@ class Screening:
     def _expect(self, candidates: Iterable[tuple[Plan, Estimate | None]]) -> None:
         """Notifies the race what will be screened next, so that looks on other places begin already."""
         if isinstance(self._race, ParallelRace):
-            screenings = (Expected(plan, self._limits(predicted)) for plan, predicted in candidates)
+            screenings = (Expected(plan, self.limits(predicted)) for plan, predicted in candidates)
             self._race.expect(screenings, self.state.noise)
-
-    def _coming(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Plan, Estimate | None]]:
-        for proposal in proposals:
-            plan = plan_of(self.context, self.state, proposal.strategy, self.case, proposal.setting)
-            if plan is not None:
-                yield plan, proposal.predicted
 
     def close(self) -> None:
         self._race.close()
@@ -103,8 +97,8 @@ class Screening:
 
         It ends early with a gain that is better confirmed first, and asks for further settings of that.
         """
-        waiting = by_promise(proposals)
-        if self.context.runner.parallel > 1:
+        context, state, waiting = self.context, self.state, by_promise(proposals)
+        if context.runner.parallel > 1:
             self.close()
             self._fresh(len(waiting))
         talks, visited = list[Talk](), False
@@ -113,7 +107,8 @@ class Screening:
                 visited = True  # where not all can be seen, not before what promises more
                 talks += self._switch(waiting)
                 continue
-            self._expect(self._coming(waiting))
+            plans = ((plan_of(context, state, each.strategy, self.case, each.setting), each) for each in waiting)
+            self._expect((plan, each.predicted) for plan, each in plans if plan is not None)
             talk = Talk(self, waiting.pop(0).strategy)
             talk.ask(len(waiting))
             talks.append(talk)
@@ -205,12 +200,7 @@ class Screening:
             self.found.append(screened)
         return screened
 
-    def start_room(self, candidate: Candidate) -> float:
-        """Seconds for the candidate's start: its share of what is left, at most what it could ever save."""
-        limits = self._limits(candidate.predicted)
-        return min(limits.share, limits.warm_up or inf)
-
-    def _limits(self, predicted: Estimate | None) -> TimeLimits:
+    def limits(self, predicted: Estimate | None) -> TimeLimits:
         """Limits of the start that a screening makes, by what it may save at best and the time that is left."""
         saved, left = self.state.most_saved(predicted), self.deadline - self.context.now()
         return self.context.runner.limits.for_screening(saved, left)
@@ -220,7 +210,7 @@ class Screening:
 
         def measure() -> Comparison:
             usual = context.runner.limits
-            context.runner.limits = self._limits(candidate.predicted)
+            context.runner.limits = self.limits(candidate.predicted)
             try:
                 return self._race.screen(candidate.plan, state.noise, context.progress(number))
             finally:
@@ -256,18 +246,13 @@ class Screening:
             return ruling
         if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):
             return ruling
-        if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
-            return ruling
+        gain, least = self._gain(candidate, seen), log1p(context.min_gain)
+        refused = ruling.verdict is Verdict.NO_GAIN and log(seen.estimate.value) >= least
+        if refused and gain is not None and gain + self._error(seen) < least:
+            return ruling  # what it costs once outweighs faster steps by more than a screening may err
         where = ", in one process with the incumbent" if seen.mode == SWITCHED else ""
         text = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
         return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": text, "quality": NOT_TESTED})
-
-    def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
-        """Whether it is faster step by step, and what it costs once outweighs that by more than a screening may err."""
-        gain, least = self._gain(candidate, seen), log1p(self.context.min_gain)
-        if gain is None or seen.estimate is None or log(seen.estimate.value) < least:
-            return False
-        return gain + self._error(seen) < least
 
     def _error(self, seen: Comparison) -> float:
         """Standard error of the log speedup of a screening, how processes differ included; 0 where it showed none."""
@@ -316,7 +301,8 @@ class Talk:
         if candidate is None:
             return
         context, state = self._context, self._state
-        room, once = self._screening.start_room(candidate), context.runner.once.get(self.strategy.name, 0.0)
+        limits, once = self._screening.limits(candidate.predicted), context.runner.once.get(self.strategy.name, 0.0)
+        room = min(limits.share, limits.warm_up or inf)
         if once > PATIENCE * room:
             state.unseen[self.strategy.name] = once
             text = f"no time to screen it: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
@@ -327,12 +313,12 @@ class Talk:
         screened = self._screening.screen(candidate, remaining)
         trial = state.trials[trials]
         lost = trial.verdict is Verdict.QUALITY_LOST
-        better = screened is not None and not lost and screened.gain > self.best + log1p(context.min_gain)
-        if better and screened is not None:
+        if screened is not None and not lost and screened.gain > self.best + log1p(context.min_gain):
             self.best = screened.gain
-        self._answer(trial.model_copy(update={"verdict": Verdict.KEPT}) if better else trial)
+            self._answer(trial.model_copy(update={"verdict": Verdict.KEPT}))
+        else:
+            self._answer(trial)
         failure = state.screenings[-1].failure
-        if failure is not None and failure.kind == "timeout":
-            self.goes_on = False  # another setting of it would take as long, of less time
-        if lost and self.strategy.risk is Risk.EXACT:
-            self.goes_on = False  # that it changes what is learnt is no matter of the setting
+        late = failure is not None and failure.kind == "timeout"  # another setting would take as long, of less time
+        if late or (lost and self.strategy.risk is Risk.EXACT):  # that it changes what is learnt is no setting's matter
+            self.goes_on = False

@@ -44,9 +44,8 @@ from autoopt.strategy import Case, PipelineView, Strategy
 
 
 class AAControl(Record):
-    """The A/A control, and what it says of the baseline besides; before it is made, what the profile says of that."""
+    """The A/A control, by what it says of the baseline; before it is made, what the profile says of that."""
 
-    noise: Noise
     comparison: Comparison
 
     @staticmethod
@@ -55,12 +54,9 @@ class AAControl(Record):
         statistics = SideStatistics(seen.plan)
         statistics.started(seen.startup)
         statistics.ran(seen.block)
-        side = statistics.side()
-        unpaired = Comparison(
-            decision=Decision.INCONCLUSIVE, reason="the baseline was not compared with itself", incumbent=side,
-            candidate=side,
-        )  # fmt: skip
-        return AAControl(noise=Noise(foreign_cores=side.foreign_cores), comparison=unpaired)
+        side, why = statistics.side(), "the baseline was not compared with itself"
+        found = Comparison(decision=Decision.INCONCLUSIVE, reason=why, incumbent=side, candidate=side)
+        return AAControl(comparison=found)
 
     @property
     def made(self) -> bool:
@@ -80,12 +76,9 @@ class AAControl(Record):
     @property
     def pair_seconds(self) -> float:
         """Seconds of a pair of processes with the fewest blocks that count; 0 where none was measured."""
-        pairs = [pair for pair in self.comparison.pairs if pair.block_log_ratios]
-        seconds = [
-            pair.startup_seconds + MIN_BLOCKS * (pair.seconds - pair.startup_seconds) / len(pair.block_log_ratios)
-            for pair in pairs
-        ]
-        return float(np.median(seconds)) if seconds else 0.0
+        known = [(p.startup_seconds, p.seconds, len(p.block_log_ratios)) for p in self.comparison.pairs]
+        pairs = [start + MIN_BLOCKS * (seconds - start) / blocks for start, seconds, blocks in known if blocks]
+        return float(np.median(pairs)) if pairs else 0.0
 
 
 @dataclass
@@ -232,21 +225,12 @@ class SearchState:
 
     def skip(self, strategy: Strategy, verdict: Verdict, reason: str, **fields: object) -> Trial:
         """Notes why a strategy is not tried; the latest note of each stands. A crash alone has a trial's number."""
-        known = self.skipped.get(strategy.name)
-        number = known.id if known is not None else 0
-        trial = Trial.model_validate(
-            {
-                "id": number or (self.next_id() if verdict is Verdict.FAILED else 0),
-                "round": len(self.rounds),
-                "strategy": strategy.name,
-                "base": self.base,
-                "verdict": verdict,
-                "reason": reason,
-                "risk": strategy.risk.value,
-                **fields,
-            }
-        )
-        self.skipped[strategy.name] = trial
+        name, round_ = strategy.name, len(self.rounds)
+        number = self.skipped[name].id if name in self.skipped else 0
+        if not number and verdict is Verdict.FAILED:
+            number = self.next_id()
+        found = {"id": number, "round": round_, "strategy": name, "base": self.base, "risk": strategy.risk.value}
+        trial = self.skipped[name] = Trial.model_validate({**found, "verdict": verdict, "reason": reason, **fields})
         return trial
 
     @property
@@ -283,8 +267,8 @@ class SearchState:
         """Gives the kept trial of a strategy another verdict, which the verification has found."""
         for index, trial in enumerate(self.trials):
             if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
-                text = f"{reason} (in the verification)"
-                self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": text})
+                known = {"verdict": verdict, "reason": f"{reason} (in the verification)"}
+                self.trials[index] = trial.model_copy(update=known)
 
     @property
     def kept(self) -> int:
@@ -299,8 +283,7 @@ class SearchState:
 
     def measured_again(self, strategy: str, estimate: Estimate) -> None:
         """Gives the kept trial of a strategy the speedup that fresh processes showed; none for a combined candidate."""
-        for index in reversed(range(len(self.trials))):
-            trial = self.trials[index]
+        for index, trial in reversed([*enumerate(self.trials)]):
             if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
                 if not trial.companions:
                     self.trials[index] = trial.model_copy(update={"measured_again": estimate})
@@ -324,9 +307,8 @@ class SearchState:
             paid = (*side.fixed_seconds, *known.get(side.plan.key, ()))
             return side.model_copy(update={"fixed_seconds": tuple(sorted(set(paid)))})
 
-        return comparison.model_copy(
-            update={"incumbent": charged(comparison.incumbent), "candidate": charged(comparison.candidate)}
-        )
+        sides = {"incumbent": charged(comparison.incumbent), "candidate": charged(comparison.candidate)}
+        return comparison.model_copy(update=sides)
 
     @property
     def sides(self) -> list[Side]:

@@ -74,7 +74,11 @@ def verify(context: RunContext, state: SearchState) -> Verification:
         context.warn(state, f"{given_up.strategy} was removed again by the verification: {trouble}")
         state.incumbent = state.without(given_up.strategy)
         trained = _must_be_trained(context, state, doubted, broken)
-        if state.found and not may_be_checked(context, state, trained=trained):
+        # what is left of a combined candidate was not confirmed against the baseline itself
+        needed = _test_due(context, state)
+        needed += context.allocation.trained_pair(state.speedup_so_far) if trained else 0.0
+        in_time = not context.stopping() and context.now() + needed <= (1 + OVER) * context.allocation.budget
+        if state.found and needed and not in_time:
             left = [change.strategy for change in state.found]
             why = f"confirmed only together with {given_up.strategy}, and no time was left to confirm it without"
             for name in left:
@@ -294,16 +298,17 @@ def _verification(
         context.warn(state, f"kept although its quality is not confirmed: {quality.detail}")
     modelled = headline is not None and headline.source == "modelled"
     run_ratio = headline.estimate if headline is not None and modelled else ratio
+    speedup = Speedup(
+        headline=headline,
+        time_to_target=run_ratio if seconds[0] is not None else None,
+        planned_steps=round(headline.baseline_steps or 0) if headline is not None and headline.planned else None,
+        trained=ratio,
+        throughput=comparison.estimate,
+        end_to_end_verified=headline is not None and not headline.doubts(control_failed=failed),
+        detail=detail_of(pairs, objective, trained),
+    )
     return Verification(
-        speedup=Speedup(
-            headline=headline,
-            time_to_target=run_ratio if seconds[0] is not None else None,
-            planned_steps=round(headline.baseline_steps or 0) if headline is not None and headline.planned else None,
-            trained=ratio,
-            throughput=comparison.estimate,
-            end_to_end_verified=headline is not None and not headline.doubts(control_failed=failed),
-            detail=detail_of(pairs, objective, trained),
-        ),
+        speedup=speedup,
         quality=quality,
         baseline_side=comparison.incumbent,
         best_side=comparison.candidate,
@@ -316,14 +321,12 @@ def _verification(
 
 def _nothing_kept(context: RunContext, state: SearchState) -> Verification:
     """The best is the baseline: what is known of it against itself is the A/A control."""
-    aa = state.aa
-    evidence = context.gate.evidence(state.baseline, state.baseline, state.facts)
-    objective = state.objective
+    objective, evidence = state.objective, context.gate.evidence(state.baseline, state.baseline, state.facts)
     logs = [log(p.seconds) for run in evidence.baseline_runs if (p := parts_to(run, objective))]
     return Verification(
         speedup=Speedup(
-            time_to_target=same_steps_ratio(aa.comparison, evidence, objective),
-            throughput=aa.noise.aa_ratio,
+            time_to_target=same_steps_ratio(state.aa.comparison, evidence, objective),
+            throughput=state.noise.aa_ratio,
             end_to_end_verified=False,
             detail="nothing was kept: these are the baseline against itself",
         ),
@@ -380,16 +383,6 @@ def confirmation_of(context: RunContext, state: SearchState) -> Comparison | Non
         return state.aa.comparison.of_same_steps(plan)
     found = state.made_by
     return found if found is not None and found.compares(baseline, plan) else None
-
-
-def may_be_checked(context: RunContext, state: SearchState, *, trained: bool) -> bool:
-    """Whether what is left of a combined candidate, to be ``trained`` or not, can be confirmed against the baseline
-    itself."""
-    needed = _test_due(context, state)
-    if trained:
-        needed += context.allocation.trained_pair(state.speedup_so_far)
-    in_time = not context.stopping() and context.now() + needed <= (1 + OVER) * context.allocation.budget
-    return in_time or not needed
 
 
 def _must_be_trained(context: RunContext, state: SearchState, doubted: bool, broken: bool) -> bool:

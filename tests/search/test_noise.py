@@ -100,7 +100,7 @@ def test_load_that_begins_after_the_control_makes_the_result_a_busy_machines() -
     idle, loaded = (
         quiet(incumbent=side, candidate=side) for side in (Side(foreign_cores=f, seconds=10.0) for f in (0.0, 1.2))
     )
-    state.control = AAControl(noise=GOOD, comparison=idle)
+    state.control = AAControl(comparison=idle)
     assert state.noise_throughout.foreign_cores == 0.0
     state.screenings.append(loaded)
     assert state.noise_throughout.foreign_cores == pytest.approx(0.6)
