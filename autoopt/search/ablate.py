@@ -162,32 +162,24 @@ def unconfirmed(state: SearchState, rows: list[Ablation], *, whole: bool) -> lis
 def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
     """The same rows with each change tried alone on the baseline, as far as time allows; announces them. All intervals
     of the ablation hold together."""
-    # of what whole runs have confirmed, blocks of steps would show little
-    done = rows if by_whole_runs(context, state) else _each_alone(context, state, rows, deadline)
-    done = held_together(done)
-    for row in done:
-        context.announce(AblationMeasured(at=context.now(), ablation=row))
-    return done
-
-
-def _each_alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
-    """The same rows with each change tried alone, by blocks of steps."""
-    done = []
-    changes = [Change(strategy=row.strategy, setting=row.setting) for row in rows]
+    by_steps = [] if by_whole_runs(context, state) else rows  # of what whole runs have confirmed, blocks show little
+    changes = [Change(strategy=row.strategy, setting=row.setting) for row in by_steps]
     plans = {c.strategy: context.runner.registry.order(state.baseline.with_change(c)) for c in changes}
     others = [p for name, p in plans.items() if p != state.incumbent and not context.between_steps(name)]
     compare_switched(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
-    for row in rows:
-        plan = plans[row.strategy]
-        if context.between_steps(row.strategy):
-            done.append(row.model_copy(update={"alone": row.without}))
-            continue
-        only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
-        if only:  # which the verification has made once more
-            again = next((trial.measured_again for trial in reversed(_kept(state, row.strategy))), None)
-            row = row.model_copy(update={"without": again or row.without})
-        ratio = row.without if only else _ratio(context, state, state.baseline, plan, deadline, "ablation: alone")
+    done = [] if by_steps else rows
+    for row in by_steps:
+        plan, ratio = plans[row.strategy], row.without
+        if plan == state.incumbent and not context.between_steps(row.strategy):
+            # leaving it out and trying it alone are one comparison, which the verification has made once more
+            ratio = next((trial.measured_again for trial in reversed(_kept(state, row.strategy))), None) or ratio
+            row = row.model_copy(update={"without": ratio})
+        elif not context.between_steps(row.strategy):
+            ratio = _ratio(context, state, state.baseline, plan, deadline, "ablation: alone")
         done.append(row.model_copy(update={"alone": ratio}))
+    done = held_together(done)
+    for row in done:
+        context.announce(AblationMeasured(at=context.now(), ablation=row))
     return done
 
 
@@ -361,11 +353,8 @@ def compare_switched(
     if not others or context.stopping():
         return
     shared = pairs[0][side]
-    spent = [
-        screening.seconds / len(screening.pairs)
-        for screening in (*state.screenings, *state.ablations)
-        if screening.mode == SWITCHED
-    ]
+    switched = (seen for seen in (*state.screenings, *state.ablations) if seen.mode == SWITCHED)
+    spent = [seen.seconds / len(seen.pairs) for seen in switched]
     each, start = fmean([seconds_of_screening(context.allocation, state), *spent]), context.allocation.start_seconds
     in_time = max(int(((deadline - context.now()) / FEWEST_PAIRS - start) / each), 0)
     base, chosen = switchable_from(context, shared, switchable_from(context, shared, others)[1][:in_time])

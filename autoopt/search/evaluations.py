@@ -24,7 +24,6 @@ from autoopt.search.run_context import RunContext, key_of
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case
 
-TASK = "autoopt.benchmark.tasks:evaluations"
 EVALUATIONS = 3
 """Of each process: the first one starts workers that stay, two show what the others take."""
 MOST_PAIRS = 6
@@ -153,7 +152,11 @@ def _measured(context: RunContext, plans: tuple[Plan, Plan], stage: str, number:
     found: dict[int, HeldEvaluations] = {}
     for side in (0, 1) if number % 2 == 0 else (1, 0):
         with context.runner.trial(plans[side], "evaluations") as process:
-            reported = process.call(TASK, timeout=600.0, count=EVALUATIONS, seconds=300.0, stage=stage)
+            task, asked = (
+                "autoopt.benchmark.tasks:evaluations",
+                {"count": EVALUATIONS, "seconds": 300.0, "stage": stage},
+            )
+            reported = process.call(task, timeout=600.0, **asked)
             found[side] = HeldEvaluations.model_validate(reported)
     return EvaluationPair(incumbent=found[0], candidate=found[1])
 
@@ -212,11 +215,11 @@ def _same_metric(pairs: Sequence[EvaluationPair], *, same_batches: bool) -> Qual
         detail = "other batches cannot be compared without a metric: name it with --metric"
         return Quality(method="not_tested", level="undecided", detail=detail)
     old, new, tolerance = max(values, key=lambda one: abs(one[0] - one[1]) - one[2])
-    level, passed = "identical" if old == new else "equivalent", abs(old - new) <= tolerance
-    detail = f"{name} {new:.6g} as before, of the same samples and weights"
-    if not passed:
-        level, detail = None, f"{name} is {new:.6g} where it was {old:.6g}, at the same weights"
-    known = {"metric": name, "baseline": old, "candidate": new, "margin": tolerance, "level": level}
+    passed, level = abs(old - new) <= tolerance, "identical" if old == new else "equivalent"
+    detail = f"{name} is {new:.6g} where it was {old:.6g}, at the same weights"
+    if passed:
+        detail = f"{name} {new:.6g} as before, of the same samples and weights"
+    known = {"metric": name, "baseline": old, "candidate": new, "margin": tolerance, "level": level if passed else None}
     return Quality.model_validate({"method": "metric", "passed": passed, "detail": detail, **known})
 
 

@@ -158,11 +158,7 @@ def expected(context: RunContext, state: SearchState) -> float:
 
 
 def train_first(
-    context: RunContext,
-    state: SearchState,
-    other: Plan | None = None,
-    speedup: float = 1.0,
-    reserve: float = 0.0,
+    context: RunContext, state: SearchState, other: Plan | None = None, speedup: float = 1.0, reserve: float = 0.0
 ) -> None:
     """Trains the baseline to its target in its share of the budget, unless it was, or there is hardly any time left;
     sets the target where it is missed.
@@ -226,14 +222,7 @@ def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: fl
     purpose, steps = f"first whole runs, pair {seed}", state.planned_steps or 0
     try:
         pair = trainings.whole_runs(
-            state.baseline,
-            plan,
-            seed,
-            purpose=purpose,
-            steps=steps,
-            speedup=speedup,
-            max_seconds=left,
-            remember=True,
+            state.baseline, plan, seed, purpose=purpose, steps=steps, speedup=speedup, max_seconds=left, remember=True
         )
     except TrialFailed as failure:
         if getattr(failure, "side", 1) == 0 and failure.kind != "timeout":

@@ -213,7 +213,8 @@ def fit(
     grouped = _bent(line, by_size)
     if grouped:
         line = line_of(sizes, [each.mean() for each in by_size])
-    half = line.width * line.error
+    half, ends = line.width * line.error, ("parameters", "value", "low", "high")
+    places = ((x, *line.at(x)) for x in np.linspace(sizes[0], sizes[-1], _PLACES))
     at_target, note = (None, "") if target is None else _size_at(line, log(target), sizes)
     return PowerLaw(
         of=of,
@@ -223,7 +224,7 @@ def fit(
         runs=len(points),
         sizes=len(sizes),
         by_size=grouped,
-        line=_drawn(line, sizes[0], sizes[-1]),
+        line=tuple(FittedAt(**dict(zip(ends, map(exp, place), strict=True))) for place in places),
         at_target=at_target,
         note=note,
     )
@@ -254,9 +255,3 @@ def _size_at(line: Line, y: float, sizes: list[float]) -> tuple[Estimate | None,
         return None, f"its bounds reach more than {BEYOND:g} times beyond the sizes that were trained"
     value, least, most = (exp(x) for x in found)
     return Estimate(value=value, low=least, high=most, n=line.count), ""
-
-
-def _drawn(line: Line, low: float, high: float) -> tuple[FittedAt, ...]:
-    places = ((x, *line.at(x)) for x in np.linspace(low, high, _PLACES))
-    columns = (dict(zip(("parameters", "value", "low", "high"), map(exp, place), strict=True)) for place in places)
-    return tuple(FittedAt(**one) for one in columns)

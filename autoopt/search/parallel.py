@@ -148,12 +148,7 @@ def sharing_of(
 
 
 def _measured(
-    neighbours: Neighbours,
-    places: Sequence[str],
-    floor: float,
-    clock: Clock,
-    deadline: float,
-    rng: np.random.Generator,
+    neighbours: Neighbours, places: Sequence[str], floor: float, clock: Clock, deadline: float, rng: np.random.Generator
 ) -> tuple[bool, str]:
     """Whether neighbors cost no more than the floor, and the reason that the report shows."""
     most = log1p(floor)

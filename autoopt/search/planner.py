@@ -6,18 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from autoopt.records import (
-    Change,
-    Estimate,
-    EstimateKind,
-    JsonDict,
-    Plan,
-    Prediction,
-    Round,
-    Stop,
-    StopReason,
-    Verdict,
-)
+from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Prediction, Round, Stop, StopReason, Verdict
 from autoopt.registry import Registry
 from autoopt.script.applicable import inapplicable, without_loader
 from autoopt.search.beliefs import USUAL_SD

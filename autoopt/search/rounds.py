@@ -8,17 +8,7 @@ from dataclasses import replace
 from math import inf, log
 
 from autoopt.events import Kept, Predicted, TrialEnded
-from autoopt.records import (
-    Change,
-    Estimate,
-    JsonDict,
-    Plan,
-    Speedup,
-    Stop,
-    StopReason,
-    Trial,
-    Verdict,
-)
+from autoopt.records import Change, Estimate, JsonDict, Plan, Speedup, Stop, StopReason, Trial, Verdict
 from autoopt.search.ablate import ablate, by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
@@ -258,7 +248,9 @@ class Rounds:
                 if self._refuted_by_probes(candidate):
                     continue  # with corrected predictions
                 unconfirmed = self._unconfirmed(candidate, every, timed)
-                later = {each.strategy.name for each in unconfirmed if self._waits(each, confirmation)}
+                # timing them waits where it brings less a second than the whole runs that it would delay
+                rate = confirmation.gain / (confirmation.needed or inf)
+                later = {each.strategy.name for each in unconfirmed if self._rate(each) < rate}
                 aside |= later
                 if unconfirmed and not later:
                     by = context.allocation.budget - confirmation.needed - confirmation.pair_seconds  # which verify it
@@ -315,11 +307,10 @@ class Rounds:
         found = {change.strategy for change in candidate.changes if self.context.evaluates_in_other_batches(change)}
         return [each for each in every if each.strategy.name in found - timed]
 
-    def _waits(self, evaluating: Proposal, confirmation: WholeRunConfirmation) -> bool:
-        """Whether timing a change of evaluations brings less a second than the whole runs do that it would delay."""
+    def _rate(self, evaluating: Proposal) -> float:
+        """The predicted log gain that a second of timing a change of evaluations brings."""
         (stage,) = evaluating.strategy.stages
-        gain = log(predicted_gain(evaluating.predicted) or 1.0)
-        return gain / pair_seconds(self.context, self.state, stage) < confirmation.gain / (confirmation.needed or inf)
+        return log(predicted_gain(evaluating.predicted) or 1.0) / pair_seconds(self.context, self.state, stage)
 
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:
         """The gain of the whole run that evaluations timed once promise, of one pair that errs by a half, as

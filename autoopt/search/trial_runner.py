@@ -95,7 +95,10 @@ class Turns:
         except TrialFailed as failure:
             failure.side = side  # type: ignore[attr-defined]
             raise
-        self._keep_pace(side, answer)
+        if answer.get("steps") and answer["seconds"]:
+            self._rates[side] = answer["steps"] / answer["seconds"]
+        if all(self._rates):  # as many steps: a plan ahead of what was thought is evaluated past the baseline's end
+            self._legs[1] = self._legs[0] * self._rates[0] / self._rates[1]
         if answer["over"]:
             run = self._runs[side] = TrainingRun.model_validate(answer["run"])
             if side == 0 and run.stopped == "seconds":
@@ -103,13 +106,6 @@ class Turns:
             process.close()
         else:
             _freeze(process)
-
-    def _keep_pace(self, side: int, answer: JsonDict) -> None:
-        """Legs of as many steps: a plan that runs ahead of what was thought is evaluated past the baseline's end."""
-        if answer.get("steps") and answer["seconds"]:
-            self._rates[side] = answer["steps"] / answer["seconds"]
-        if all(self._rates):
-            self._legs[1] = self._legs[0] * self._rates[0] / self._rates[1]
 
 
 def no_further(baseline: TrainingRun) -> int:
@@ -522,14 +518,6 @@ class TrialRunner:
             return process.call(task, timeout=timeout, **arguments)
 
 
-_WEIGHTS_ALONE = (
-    "with what its backward pass needs on the host it does not fit either: take a smaller model, or a device with more "
-    "memory"
-)
-_MUST_TRAIN = "the workload must train as it is before it can be made faster"
-_SHORT_OF_MEMORY = "autoopt optimize looks for a plan under which it fits, as long as its weights do"
-
-
 class BaselineFailed(WorkloadError):  # noqa: N818 - reads as the sentence that the user gets
     """A trial of the baseline failed: the user's error (exit code 3), unless a plan is found under which it fits.
 
@@ -539,10 +527,11 @@ class BaselineFailed(WorkloadError):  # noqa: N818 - reads as the sentence that 
     """
 
     def __init__(self, failure: TrialFailed, what: str, *, lean: bool = False) -> None:
-        short = _WEIGHTS_ALONE if lean else _SHORT_OF_MEMORY
-        super().__init__(
-            f"the baseline failed {what}: {failure.reason}",
-            hint=short if failure.kind == "out_of_memory" else _MUST_TRAIN,
-            detail=failure.detail,
-        )
+        hint = "the workload must train as it is before it can be made faster"
+        if failure.kind == "out_of_memory" and lean:
+            less = "take a smaller model, or a device with more memory"
+            hint = f"with what its backward pass needs on the host it does not fit either: {less}"
+        elif failure.kind == "out_of_memory":
+            hint = "autoopt optimize looks for a plan under which it fits, as long as its weights do"
+        super().__init__(f"the baseline failed {what}: {failure.reason}", hint=hint, detail=failure.detail)
         self.failure = failure

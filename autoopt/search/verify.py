@@ -280,11 +280,7 @@ def _unsure(
 
 
 def _verification(
-    context: RunContext,
-    state: SearchState,
-    comparison: Comparison,
-    quality: Quality | None,
-    pairs: list[TrainedPair],
+    context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
 ) -> Verification:
     """The figures of the end: those of the trainings where there are any, else modelled."""
     objective, process_sd = state.objective, state.noise.process_sd

@@ -116,7 +116,11 @@ class WholeRunConfirmation:
         if trial.verdict is Verdict.KEPT and self._before != state.baseline:
             with suppress(TrialFailed):  # its patch ran next to the incumbent's
                 self._pair(opened.number, 0, state.baseline)
-        self._learn(trial.time_to_target)
+        shown, members, beliefs = trial.time_to_target, self.candidate.members, state.beliefs
+        if shown is not None and self._run is not None:  # corrects the predictions of its changes, by their shares
+            reported = self._divided(tuple(beliefs.prior(*member)[0] for member in members))
+            shares = [self._run.shares(*reported)[other] for other in self._between]
+            beliefs.saw(members, log(shown.value), shown.log_sd, self._run.gain(*reported), shares)
         return trial
 
     @property
@@ -139,15 +143,6 @@ class WholeRunConfirmation:
     @property
     def _between(self) -> tuple[bool, ...]:
         return tuple(self.context.between_steps(name) for name, _ in self.candidate.members)
-
-    def _learn(self, shown: Estimate | None) -> None:
-        """Has the whole run's figure correct the predictions of its changes, each by its share in it."""
-        if shown is None or self._run is None:
-            return
-        members, beliefs = self.candidate.members, self.state.beliefs
-        reported = self._divided(tuple(beliefs.prior(*member)[0] for member in members))
-        shares = [self._run.shares(*reported)[other] for other in self._between]
-        beliefs.saw(members, log(shown.value), shown.log_sd, self._run.gain(*reported), shares)
 
     def _judged(self, number: int) -> Judgement:
         """The verdict by pairs that are made while they leave it open, show a gain, and a feasible number decides."""

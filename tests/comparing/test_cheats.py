@@ -25,7 +25,6 @@ from autoopt.records.comparing import Learning
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry
 from autoopt.script.tasks import LOSSES
-from autoopt.search.compare.arm import WARM_UP
 from autoopt.testing.fakes import Behaviour, fake_facts
 from tests.comparing.conftest import HONEST
 
@@ -244,7 +243,7 @@ class Short:
     def call(self, task: str, *, timeout: float | None = None, steps: int = 0, **arguments: Any) -> JsonDict:
         if task == SAMPLED:
             return {"values": [float(self._steps)]}
-        first, self._steps = self._steps, self._steps + (self._warm if task == WARM_UP else steps)
+        first, self._steps = self._steps, self._steps + (self._warm if task.endswith(":warm_up") else steps)
         if self._steps > 40:
             raise ScriptEnded(first)
         block = {"steps": steps, "first_step": first, "seconds": 1.0, "samples": steps, "losses": []}
@@ -254,7 +253,7 @@ class Short:
             "warmup_seconds": 1.0,
             "fixed_seconds": 0.0,
         }
-        return {**started, "warmup_steps": self._warm} if task == WARM_UP else block
+        return {**started, "warmup_steps": self._warm} if task.endswith(":warm_up") else block
 
     def close(self) -> None:
         pass

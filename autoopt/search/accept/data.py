@@ -54,13 +54,9 @@ class ProbeResult:
         shown = {"losses": self.probe.losses[:left], "gradient_digests": self.probe.gradient_digests[:steps]}
         gradients = tuple(values[:count] for values, count in zip(arrays.gradients, rows, strict=True))
         buffers = {name: values[: left + 1] for name, values in arrays.buffers.items() if name == "start"}
-        return replace(
-            self,
-            probe=self.probe.model_copy(update={"steps": left, "trained": 0, "crossed": 0, **shown}),
-            arrays=replace(
-                arrays, gradients=gradients, weights=arrays.weights[: left + 1], windows={}, buffers=buffers
-            ),
-        )
+        weights, probe = arrays.weights[: left + 1], {"steps": left, "trained": 0, "crossed": 0, **shown}
+        arrays = replace(arrays, gradients=gradients, weights=weights, windows={}, buffers=buffers)
+        return replace(self, probe=self.probe.model_copy(update=probe), arrays=arrays)
 
 
 @dataclass(frozen=True)
@@ -170,9 +166,8 @@ def _other_samples(one: Probe, other: Probe) -> str:
         if not samples or left_epoch.samples != right_epoch.samples:
             continue
         if left_epoch.distinct - right_epoch.distinct > _by_chance(left_epoch.distinct, right_epoch.distinct, samples):
-            return (
-                f"{right_epoch.distinct} different samples of {samples} in epoch {number}, {left_epoch.distinct} before"
-            )
+            distinct = f"{right_epoch.distinct} different samples of {samples} in epoch {number}"
+            return f"{distinct}, {left_epoch.distinct} before"
         left_seen, right_seen = left_epoch.seen_before, right_epoch.seen_before
         if right_seen - left_seen > _by_chance(left_seen, right_seen, samples):
             return f"{right_seen} of {samples} samples of epoch {number} repeat an earlier one: frozen draws"

@@ -16,13 +16,7 @@ from math import isclose
 
 from autoopt.records import Estimate, Noise, Objective, Quality, Verdict
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
-from autoopt.search.accept.evidence import (
-    FEWEST_SEEDS,
-    Evidence,
-    Judgement,
-    RequiredRuns,
-    lost_margin,
-)
+from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, Judgement, RequiredRuns, lost_margin
 from autoopt.search.accept.losses import (
     GROSS,
     apart,
@@ -49,12 +43,7 @@ from autoopt.search.accept.metric import (
     unlearned,
     with_seed_noise,
 )
-from autoopt.search.accept.time_to_target import (
-    TrainedRatio,
-    less_penalty,
-    same_steps,
-    trained_ratio,
-)
+from autoopt.search.accept.time_to_target import TrainedRatio, less_penalty, same_steps, trained_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.sequential_test import ALPHA
 from autoopt.strategy import Risk

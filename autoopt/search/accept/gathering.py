@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from autoopt.search.trial_runner import PROBE, TrialRunner
 from autoopt.setup import Setup
 from autoopt.strategy import Risk
 
-LOSSES = "autoopt.benchmark.tasks:probe_losses"
 SECONDS = 4.0
 """That each part of a probe may take."""
 
@@ -180,9 +179,8 @@ class Probes:
         steps = min(steps, SEEN_BY_PROBES)
         key = {"plan": plan.model_dump(), "rounded": size, "steps": steps}
         ask: dict[str, Any] = {"timeout": PROBE_TIMEOUT, "label": "rounded", "disturbed": size, "steps": steps}
-        block = self._steps.step(
-            "probe", key, lambda: Block.model_validate(self._runner.ask(plan, LOSSES, **ask)), Block
-        )
+        task = "autoopt.benchmark.tasks:probe_losses"
+        block = self._steps.step("probe", key, lambda: Block.model_validate(self._runner.ask(plan, task, **ask)), Block)
         return LossPath.of(block.losses, block.first_step)
 
     def _probe(self, plan: Plan, facts: WorkloadFacts, asked: JsonDict, before: ProbeResult | None) -> ProbeResult:
@@ -203,10 +201,9 @@ class Probes:
         def again(**other: Any) -> Probe | None:
             once_more, read = {**asked, "until": _trained_to(probe), **other}, samples_read(probe.epochs)
             known, count = {**key, "steps": probe.steps, **other}, probe.steps
+            measure = partial(self._measure, plan, facts, count, read, once_more)
             try:
-                return self._steps.step(
-                    "probe", known, lambda: self._measure(plan, facts, count, read, once_more), Probe
-                )
+                return self._steps.step("probe", known, measure, Probe)
             except TrialFailed:  # a training that ends at such weights
                 return None
 
@@ -466,9 +463,8 @@ class Gate:
         """
         trainings, estimate = self.trainings, comparison.estimate
         low, speedup = (max(estimate.low, 1.0), estimate.value) if estimate else (1.0, 1.0)
-        differ, otherwise = (
-            self.risk_over(*plans).trains_otherwise for plans in ((incumbent, Plan()), (plan, incumbent))
-        )
+        differ = self.risk_over(incumbent, Plan()).trains_otherwise
+        otherwise = self.risk_over(plan, incumbent).trains_otherwise
         reference = incumbent if differ or otherwise else self.baseline
         known = {pair.baseline.seed for pair in trainings.pairs(reference, plan)}
         have, seeds = len(known), [self.seed + n for n in range(1, wanted.seeds + 1)]

@@ -6,9 +6,7 @@ sentence. Then whether gradients, updates, weights and buffers are the same, or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
-from functools import partial
 from math import hypot, inf, isclose, isfinite, isinf, sqrt
 from typing import Any
 
@@ -261,11 +259,7 @@ _ROUNDING_BUFFERS = 0.02
 
 
 def _doubt(
-    before: ProbeResult,
-    after: ProbeResult,
-    points: list[GradientFidelity],
-    update: float | None,
-    rounded_off: float,
+    before: ProbeResult, after: ProbeResult, points: list[GradientFidelity], update: float | None, rounded_off: float
 ) -> str:
     """Why probes do not show the same training but for rounding; empty where they do."""
     if not points:
@@ -285,14 +279,22 @@ def _doubt(
     if update > UPDATE:
         return f"updates from the same gradients differ by {update:.2g} of their size"
     error = hypot(max(point.error for point in points), before.arrays.drawn)
-    rounded = partial(_rounded, before, rounded_off, before.arrays.draws_otherwise(after.arrays))
+
+    def rounded() -> Arrays | None:
+        """The incumbent's where its weights begin a rounding apart."""
+        other = before.arrays.draws_otherwise(after.arrays)
+        arrays = before.rounded(rounded_off, other) if before.rounded is not None else None
+        return arrays if arrays is not None and before.arrays.alike(arrays) else None
+
     at_once = parted_at_once(before.arrays, after.arrays, error, rounded)
     if at_once is not None:
         return f"weights part by {at_once[1]:.2g} of a step in step {at_once[0]}, and hardly before"
     if "epoch" in before.same_windows(after):
         parted = parted_across_epochs(before.arrays, after.arrays)
         usual = MOVED + PARTED * error * sqrt(max(len(before.arrays.windows.get("epoch", ())) - 1, 1))
-        if parted > usual and parted > PARTED * _apart_from_itself(before, parted_across_epochs, rounded):
+        by_rounding = rounded() if parted > usual else None
+        itself = 0.0 if by_rounding is None else parted_across_epochs(before.arrays, by_rounding)
+        if parted > max(usual, PARTED * itself):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
     first = buffers_apart_at_once(before.arrays, after.arrays)
     if first and first[0] > BUFFERS:
@@ -300,26 +302,11 @@ def _doubt(
     windows = before.same_windows(after)
     buffers = buffers_apart(before.arrays, after.arrays, windows)
     if buffers and buffers[0] > BUFFERS:
-
-        def by_windows(one: Arrays, other: Arrays) -> float:
-            return (buffers_apart(one, other, windows) or (0.0, ""))[0]
-
-        if buffers[0] > PARTED * _apart_from_itself(before, by_windows, rounded):
+        by_rounding = rounded()
+        own = buffers_apart(before.arrays, by_rounding, windows) if by_rounding is not None else None
+        if buffers[0] > PARTED * (own[0] if own is not None else 0.0):
             return f"{buffers[1]} changes by {buffers[0]:.0%} otherwise"
     return ""
-
-
-def _apart_from_itself(
-    before: ProbeResult, apart: Callable[[Arrays, Arrays], float], rounded: Callable[[], Arrays | None]
-) -> float:
-    """How far the incumbent parts from itself where its weights begin a rounding apart."""
-    arrays = rounded()
-    return 0.0 if arrays is None else apart(before.arrays, arrays)
-
-
-def _rounded(before: ProbeResult, size: float, other_draws: bool) -> Arrays | None:
-    arrays = before.rounded(size, other_draws) if before.rounded is not None else None
-    return arrays if arrays is not None and before.arrays.alike(arrays) else None
 
 
 def another_training(risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective) -> str:

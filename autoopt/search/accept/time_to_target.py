@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp, hypot, log, log1p
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from autoopt.benchmark.target import Parts, time_ratio
@@ -98,10 +98,7 @@ def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objecti
 
 
 def _log_ratios(
-    pairs: Pairs,
-    step_seconds: tuple[float | None, float | None],
-    evidence: Evidence,
-    objective: Objective,
+    pairs: Pairs, step_seconds: tuple[float | None, float | None], evidence: Evidence, objective: Objective
 ) -> tuple[float, ...]:
     """Log speedup to the target of each seed where both arrived, with these seconds of a step in place of the runs'
     own."""
@@ -359,8 +356,8 @@ class Trained:
         """One record of these trainings, of all ``pairs`` that were trained, held against blocks of steps; ``modelled``
         over the planned run, which is of another length than was trained."""
         n, equal = len(self.timed), all(old.steps == new.steps for old, new in self.timed)
-        seconds = [_mean([parts[side].seconds for parts in self.timed]) for side in (0, 1)]
-        steps = [_mean([parts[side].steps for parts in self.timed]) for side in (0, 1)]
+        seconds = [geometric_mean([parts[side].seconds for parts in self.timed]) for side in (0, 1)]
+        steps = [geometric_mean([parts[side].steps for parts in self.timed]) for side in (0, 1)]
         if self.kind == "per_step":
             seconds, steps = [took / count for took, count in zip(seconds, steps, strict=True)], [1.0, 1.0]
         whole = all(pair.whole for pair in pairs)  # of which the steps' seconds are not known apart from the rest
@@ -493,10 +490,6 @@ def _over_equal_steps(pairs: Sequence[TrainedPair], objective: Objective) -> tup
     known = [(parts_to(pair.baseline, whole), parts_to(pair.best, whole)) for pair in pairs]
     both = [(old, new, min(old.steps, new.steps)) for old, new in known if old is not None and new is not None]
     return tuple((old.planned(steps), new.planned(steps)) for old, new, steps in both)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return exp(fmean(log(value) for value in values))
 
 
 def _point_or(ratio: Estimate) -> Estimate:

@@ -11,9 +11,6 @@ from autoopt.records import Plan
 from autoopt.records.messages import Block, Ready, Startup
 from autoopt.trial.remote.launcher import AnyTrial
 
-READY = "autoopt.benchmark.tasks:ready"
-WARM_UP = "autoopt.benchmark.tasks:warm_up"
-RUN_BLOCK = "autoopt.benchmark.tasks:run_block"
 SWITCHED_BLOCK = "autoopt.benchmark.tasks:switched_block"
 
 SETTLING_STEPS = 3
@@ -60,12 +57,13 @@ class TrialArm:
 
     def ready(self) -> Ready:
         """Waits until the workload is built and set up."""
-        return Ready.model_validate(self._process.call(READY, timeout=self._ready_seconds))
+        return Ready.model_validate(self._process.call("autoopt.benchmark.tasks:ready", timeout=self._ready_seconds))
 
     def warm_up(self, max_seconds: float) -> Startup:
         """Trains until steps are steady, or until the time is up."""
         timeout = self._warm_up_seconds or self._patience * max_seconds + 60.0
-        startup = Startup.model_validate(self._process.call(WARM_UP, timeout=timeout, max_seconds=max_seconds))
+        task = "autoopt.benchmark.tasks:warm_up"
+        startup = Startup.model_validate(self._process.call(task, timeout=timeout, max_seconds=max_seconds))
         self._step_seconds = startup.warmup_seconds / max(startup.warmup_steps, 1)
         return startup
 
@@ -73,7 +71,7 @@ class TrialArm:
         """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps: a
         multiple of so many as a ``cycle`` has, and so is the ramp before it."""
         ramp = {"ramp_steps": cycle} if cycle > 1 else {}
-        return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds, cycle, **ramp)
+        return self._block("autoopt.benchmark.tasks:run_block", seconds, min_steps, ramp_seconds, cycle, **ramp)
 
     def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         """The same under another plan, which the process takes on for it, or under its own; it is then as it was, but
@@ -118,12 +116,7 @@ class ScriptArm(TrialArm):
     further run is warmed up."""
 
     def __init__(
-        self,
-        launch: Callable[[], AnyTrial],
-        plan: Plan,
-        *,
-        timer: Callable[[], float] = time.monotonic,
-        **limits: Any,
+        self, launch: Callable[[], AnyTrial], plan: Plan, *, timer: Callable[[], float] = time.monotonic, **limits: Any
     ) -> None:
         super().__init__(launch(), plan, **limits)
         self._launch, self._timer = launch, timer

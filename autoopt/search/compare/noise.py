@@ -19,13 +19,7 @@ _DRIFT, _FLOOR, _DISTURBED = 0.10, 0.10, 0.15
 
 
 def control(
-    start: Start,
-    baseline: Plan,
-    rule: Rule,
-    *,
-    pairs: int = 4,
-    most: int | None = None,
-    **options: Any,
+    start: Start, baseline: Plan, rule: Rule, *, pairs: int = 4, most: int | None = None, **options: Any
 ) -> tuple[Noise, Comparison]:
     """Compares the baseline with itself, ``pairs`` pairs of processes of it, ``earlier`` ones included, decided or not.
 
