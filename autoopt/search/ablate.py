@@ -139,7 +139,6 @@ def _without_by_whole_runs(context: RunContext, state: SearchState, change: Chan
             plan,
             context.seed + FRESH_SEEDS,
             purpose=f"ablation: without {change.strategy}",
-            steps=state.planned_steps or 0,
             max_seconds=deadline - now,
         )
     except TrialFailed:  # without it the rest does not run, or takes longer than there is time
@@ -160,8 +159,8 @@ def unconfirmed(state: SearchState, rows: list[Ablation], *, whole: bool) -> lis
 
 
 def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
-    """The same rows with each change tried alone on the baseline, as far as time allows; announces them. All intervals
-    of the ablation hold together."""
+    """The same rows with each change tried alone on the baseline, in time; announces them, with intervals that hold
+    together."""
     by_steps = [] if by_whole_runs(context, state) else rows  # of what whole runs have confirmed, blocks show little
     changes = [Change(strategy=row.strategy, setting=row.setting) for row in by_steps]
     plans = {c.strategy: context.runner.registry.order(state.baseline.with_change(c)) for c in changes}
@@ -264,8 +263,7 @@ def _ratio(
 
 
 def _note(state: SearchState, seen: Comparison, known: int = 0) -> None:
-    """Keeps a comparison, of which so many pairs are known, and what it shows of a part of a combination that is left
-    out."""
+    """Keeps a comparison, of which so many pairs are known, and what it shows of a part of a combination."""
     state.ablations.append(seen)
     less, more = seen.incumbent.plan.names(), seen.candidate.plan.names()
     left_out = [name for name in more if name not in less]

@@ -115,6 +115,7 @@ def described(context: RunContext, options: Options) -> SearchState:
         raise BaselineFailed(failure, "while it was built", lean=unfit is not None) from failure
     context.announce(EnvironmentRead(at=context.now(), environment=found.environment))
     context.gate.memory_limit_bytes = memory_limit(found.environment)
+    context.gate.trainings.run_steps = found.facts.max_steps or 0
     if context.runner.base.memory_limit_bytes is None:  # else it is each process's own
         context.runner.memory.limit_bytes = context.gate.memory_limit_bytes
     least, most = options.processes
@@ -287,8 +288,7 @@ def first_steps(sites: Sites, at: float) -> FirstSteps | None:
 
 
 def opportunities(registry: Registry, case: Case, choice: Choice, least: float) -> Opportunities:
-    """Strategies that may shorten a step of a script, by what its first steps leave them to gain at most: more than
-    ``least``."""
+    """Strategies that may shorten a script's step by more than ``least``, by what its first steps leave to gain."""
     shares = case.sites.shares if case.sites is not None else {}
 
     def bound(strategy: Strategy) -> float:

@@ -130,8 +130,7 @@ class OpenTrial:
         context.announce(started)
 
     def ended(self, ruling: Judgement, comparison: Comparison | None = None) -> Trial:
-        """Notes and announces its end, by a comparison of blocks of steps or none; one that is kept makes the
-        incumbent."""
+        """Notes and announces its end, with blocks of steps if any; one that is kept makes the incumbent."""
         context, state, candidate = self.context, self.state, self.candidate
         comparison = comparison or Comparison(
             decision=Decision.INCONCLUSIVE,

@@ -72,8 +72,7 @@ class Costs:
         return 2 * run + probes + (FEWEST_SEEDS * (untouched + run) if state.found else 0.0)
 
     def deadline(self, gain: float = 1.0) -> float:
-        """Until when may be searched, on the run's clock; ``gain``: were what is tried next kept, its training would
-        take less."""
+        """Until when may be searched, on the run's clock, if what is tried next brings so much and is kept."""
         state, allocation = self.state, self.context.allocation
         speedup = state.speedup_so_far * max(gain, 1.0)
         usual = allocation.search_deadline(len(state.found), speedup)
@@ -159,8 +158,7 @@ class Suspects:
         return any(self.of(change) for change in candidate.changes)
 
     def add(self, whole: Candidate, quality: Quality, change: Change | None = None) -> Suspect:
-        """Leaves a change out of all that is confirmed for the quality of a whole, the likeliest reason where None; of
-        one alone for good."""
+        """Leaves a change out of what is confirmed for a whole's quality, the likeliest reason where None."""
         if change is None:
             change = self.likeliest(whole.changes) if whole.combined else whole.change
         rest = tuple(other for other in whole.changes if other != change) if whole.combined else ()
@@ -170,8 +168,7 @@ class Suspects:
         return suspect
 
     def most_doubtful(self, candidate: Candidate) -> tuple[Change, Quality] | None:
-        """What goes first from a candidate that is not shown to train as well, with what is known of the whole; None
-        where it is shown, or nobody asks."""
+        """What goes first from a candidate that is not shown to train as well, with its quality; else None."""
         context, state = self.context, self.state
         level = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
         if level is None or level.passed or (level.passed is None and context.gate.accept_undecided):
@@ -185,10 +182,17 @@ class Suspects:
             by_data: batches differ, or probes saw them train alike and a whole run ends with another metric: what
                 makes other batches, or other draws of augmentation, comes before what rounds.
         """
+        registry, incumbent = self.context.runner.registry, self.state.incumbent
+        before = registry.fold(incumbent)
 
         def key(change: Change) -> tuple[bool, int, float, bool]:
-            risk, rounding, other = self._suspicion(change)
-            return by_data and other, risk, rounding, other
+            """By whether it makes other batches, its risk, and its rounding."""
+            risk, plan = registry[change.strategy].risk.rank, standing_plan(registry, incumbent, (change,))
+            if plan is None:
+                return by_data, risk, 1.0, True
+            after = registry.fold(plan)
+            other = (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
+            return by_data and other, risk, self.context.gate.rounding(plan), other
 
         return max(drawn_otherwise(self.context, self.state, changes) or changes, key=key)
 
@@ -200,18 +204,6 @@ class Suspects:
         rest = tuple(change for change in candidate.changes if change != out)
         parts = {name: part for name, part in candidate.parts.items() if out.strategy not in (name, part[0])}
         return combined_of(self.context.runner.registry, self.state, rest, parts)
-
-    def _suspicion(self, change: Change) -> tuple[int, float, bool]:
-        """How likely a change trains otherwise: by its risk, its rounding, and whether it makes other batches."""
-        registry, state = self.context.runner.registry, self.state
-        before = registry.fold(state.incumbent)
-        risk = registry[change.strategy].risk.rank
-        plan = standing_plan(registry, state.incumbent, (change,))
-        if plan is None:
-            return risk, 1.0, True
-        after = registry.fold(plan)
-        other = (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
-        return risk, self.context.gate.rounding(plan), other
 
 
 class Confirmations:
@@ -234,8 +226,7 @@ class Confirmations:
         self.seen_bottleneck[strategy] = self.state.rounds[-1].bottleneck
 
     def whole_of(self, candidate: Candidate, case: Case, likely: Iterable[Part] = ()) -> Candidate:
-        """A candidate with further ``likely`` parts, and what predictions promise besides, each too little to be tried
-        alone."""
+        """A candidate with ``likely`` parts, and with what predictions promise besides, too little alone."""
         parts = [one for one in (*likely, *promised_of(self.skipped)) if not any(map(self.suspects.of, one[0]))]
         return with_parts(self.context, self.state, case, candidate, parts)
 
@@ -355,8 +346,7 @@ class Confirmations:
                 self.state.amend(each.trial.id, suspected.reason, verdict=suspected.verdict)
 
     def _clear(self, lost: Candidate, waiting: list[Screened]) -> None:
-        """Clears of suspicion, and confirms again, what a plan that trains otherwise does without: it was not, or not
-        alone, the reason."""
+        """Confirms again what was suspected and is not in a plan that trains otherwise all the same."""
         cleared = [one for one in self.suspects.all if all(change in one.rest for change in lost.changes)]
         self.suspects.all = [one for one in self.suspects.all if one not in cleared]
         for each in cleared:

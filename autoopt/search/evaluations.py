@@ -9,7 +9,6 @@ from functools import partial
 
 from autoopt.benchmark.target import whole_run_seconds
 from autoopt.errors import TrialFailed
-from autoopt.events import Kept
 from autoopt.records import Estimate, Plan, Quality, Round, Speedup, Trial, Verdict
 from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
 from autoopt.search.accept.evidence import Judgement
@@ -18,7 +17,7 @@ from autoopt.search.accept.levels import METRIC_ROUNDING
 from autoopt.search.accept.time_to_target import TrainedRatio
 from autoopt.search.candidate import FEWEST_PAIRS, Candidate, candidate_of, settings_of, skip
 from autoopt.search.confirmation import OpenTrial
-from autoopt.search.outcome import configuration
+from autoopt.search.outcome import announce_kept
 from autoopt.search.planner import Proposal
 from autoopt.search.run_context import RunContext, key_of
 from autoopt.search.state import SearchState
@@ -137,9 +136,7 @@ def _try(
         fold = context.runner.registry.fold
         context.gate.evaluations.measured(stage, fold(candidate.plan), fold(before), ruling.between_ratio)
         state.between_ratio[stage] = state.between_ratio.get(stage, 1.0) * ruling.between_ratio
-        best = configuration(state.incumbent, state.environment, side=state.aa.side)
-        speedup = Speedup(time_to_target=trial.time_to_target, detail="over the incumbent before it")
-        context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
+        announce_kept(context, state, state.aa.side, Speedup(time_to_target=trial.time_to_target))
     return trial
 
 

@@ -219,10 +219,10 @@ def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: fl
     if seconds * (1 + 1 / max(speedup, 1.0)) > left:
         return False
     trainings, seed = context.gate.trainings, context.seed
-    purpose, steps = f"first whole runs, pair {seed}", state.planned_steps or 0
+    purpose = f"first whole runs, pair {seed}"
     try:
         pair = trainings.whole_runs(
-            state.baseline, plan, seed, purpose=purpose, steps=steps, speedup=speedup, max_seconds=left, remember=True
+            state.baseline, plan, seed, purpose=purpose, speedup=speedup, max_seconds=left, remember=True
         )
     except TrialFailed as failure:
         if getattr(failure, "side", 1) == 0 and failure.kind != "timeout":

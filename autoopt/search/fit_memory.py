@@ -88,8 +88,7 @@ class Fitting:
 
     def __init__(self, context: RunContext, state: SearchState) -> None:
         self.context, self.state = context, state
-        self._outcomes: dict[str, str] = {}
-        self._plans: dict[str, Plan] = {}
+        self._outcomes: dict[str, tuple[Plan, str]] = {}  # why each does not fit; empty where it does
         self._tight: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
         self._deadline = context.now() + FIT_SHARE * context.allocation.budget
@@ -105,9 +104,9 @@ class Fitting:
         plan = self.state.baseline
         if not plan.changes and failure.failure.kind != "out_of_memory":
             raise failure
-        self._note(plan, failure.failure.reason)
+        self._outcomes[plan.key] = plan, failure.failure.reason
         self._tight.pop(plan.key, None)
-        found = self._find() or next((self._plans[key] for key in self._tight), None)
+        found = self._find() or next((self._outcomes[key][0] for key in self._tight), None)
         if found is None and self.context.stopping():
             raise Interrupted("stopped before a plan was found under which the workload fits in memory")
         if found is None:
@@ -115,7 +114,7 @@ class Fitting:
         self.state.baseline = self.state.incumbent = self.context.gate.baseline = found
         tight = f" (only just: {self._tight[found.key]})" if found.key in self._tight else ""
         return (
-            f"the workload as it is does not fit in memory ({self._outcomes[Plan().key]}); the reference, here "
+            f"the workload as it is does not fit in memory ({self._outcomes[Plan().key][1]}); the reference, here "
             f"called the baseline, is the same batch with {changes_text(found.changes)}{tight}: every speedup is over "
             "that, none over a training that cannot run"
         )
@@ -218,19 +217,16 @@ class Fitting:
         return self._plan(names, rungs)
 
     def _fits(self, plan: Plan) -> bool:
-        """Whether it trains with room to spare; measured once. When the time is up, only strategies alone are still
-        tried, until one of them fits."""
+        """Whether it trains with room to spare. When the time is up, single strategies are tried until one does."""
         if plan.key in self._outcomes:
-            return not self._outcomes[plan.key]
-        spent = self.context.now() > self._deadline and (len(plan.changes) > 1 or "" in self._outcomes.values())
+            return not self._outcomes[plan.key][1]
+        found = any(not reason for _, reason in self._outcomes.values())
+        spent = self.context.now() > self._deadline and (len(plan.changes) > 1 or found)
         if spent or self.context.stopping():
             return False
         reason = self._try(plan)
-        self._note(plan, reason)
+        self._outcomes[plan.key] = plan, reason
         return not reason
-
-    def _note(self, plan: Plan, reason: str) -> None:
-        self._plans[plan.key], self._outcomes[plan.key] = plan, reason
 
     def _try(self, plan: Plan) -> str:
         """Why a plan does not fit; empty where it does. Each that does not is a trial of the result."""
@@ -269,8 +265,7 @@ class Fitting:
 
     def _nothing(self) -> WorkloadError:
         spent = self.context.now() > self._deadline
-        names = {key: changes_text(plan.changes) or "as it is" for key, plan in self._plans.items()}
-        lines = [f"{names[key]}: {reason}" for key, reason in self._outcomes.items()]
+        lines = [f"{changes_text(plan.changes) or 'as it is'}: {reason}" for plan, reason in self._outcomes.values()]
         lines += [f"{name}: not tried: {reason}" for name, reason in self._left_out.items()]
         hint = "take a smaller batch or model, or a device with more memory"
         if spent:

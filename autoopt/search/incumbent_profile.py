@@ -197,8 +197,7 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
 
 
 def _usual_step(state: SearchState) -> float | None:
-    """Seconds of the incumbent's step in the typical block of its last comparison; before there was one, of a script's
-    first steps; else None."""
+    """Seconds of the incumbent's step in the typical block of its last comparison, else in a script's first steps."""
     side = state.made_by.candidate if state.made_by else state.control.side if state.control else None
     if side is None:
         return state.sites.step_seconds if state.sites is not None else None

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autoopt.events import Stopped, Verified
+from autoopt.events import Kept, Stopped, Verified
 from autoopt.records import (
     Ablation,
     Configuration,
@@ -102,6 +102,13 @@ def outcome_of(
             **devices,
         )
     return Outcome(state, baseline, best, verification.speedup, stop, verification.quality, rows)
+
+
+def announce_kept(context: RunContext, state: SearchState, side: Side, speedup: Speedup) -> None:
+    """Announces a plan that was kept, with what blocks of its steps show and its speedup over the one before it."""
+    best = configuration(state.incumbent, state.environment, side=side)
+    speedup = speedup.model_copy(update={"detail": "over the incumbent before it"})
+    context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
 
 
 def configuration(
@@ -322,8 +329,7 @@ def in_larger_plan(state: SearchState, name: str) -> tuple[Comparison, tuple[str
 
 
 def _refused(state: SearchState, name: str, measured: list[Trial]) -> Decided:
-    """A strategy that is not in the final plan: refused where no candidate of its own, with the fewest companions, is
-    left open."""
+    """A strategy that is not in the final plan: refused where no candidate with the fewest companions is left open."""
     trials = [trial for trial in measured if trial.strategy == name]
     fewest = min((len(trial.companions) for trial in trials), default=0)
     own = [trial for trial in trials if len(trial.companions) == fewest]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from math import exp, log, log1p
 
@@ -122,8 +121,7 @@ def sharing_of(
     deadline: float,
     rng: np.random.Generator,
 ) -> Sharing:
-    """Measures what neighbours cost, until it is known on every place or the time (of the clock) is up. Without a noise
-    floor nothing may share."""
+    """Measures what neighbours cost, until it is known on every place or time is up; a noise floor is needed."""
     began = clock()
     allowed, reason = False, "the noise floor was not measured"
     if floor is not None:
@@ -182,12 +180,8 @@ AHEAD = 2
 """Looks for each place that are begun or waiting: a place that is done early has another."""
 
 
-@dataclass(frozen=True)
-class Expected:
-    """A measurement that will be asked for: its plan, and the limits of its start."""
-
-    plan: Plan
-    limits: TimeLimits
+Expected = tuple[Plan, TimeLimits]
+"""A measurement that will be asked for: its plan, and the limits of its start."""
 
 
 class ParallelRace:
@@ -227,13 +221,13 @@ class ParallelRace:
         for screening in screenings:
             if len(self._waiting) >= AHEAD * self.places:
                 return
-            if screening.plan.key not in self._waiting:
+            if screening[0].key not in self._waiting:
                 self._begin(screening, noise)
 
     def screen(self, candidate: Plan, noise: Noise, on_progress: OnProgress | None = None) -> Comparison:
         """The screening of a candidate, waited for; measured now where it was not expected. See ``Race.screen``."""
         if candidate.key not in self._waiting:
-            self._begin(Expected(candidate, self._main.limits), noise)
+            self._begin((candidate, self._main.limits), noise)
         future = self._waiting.pop(candidate.key)
         try:
             seen, self._main.latest_log = future.result()
@@ -243,13 +237,15 @@ class ParallelRace:
         return seen
 
     def _begin(self, screening: Expected, noise: Noise) -> None:
+        plan, limits = screening
+
         def measure(place: int) -> tuple[Comparison, str | None]:
             runner, race = self._runners[place], self._races[place]
-            runner.limits = screening.limits
-            return race.screen(screening.plan, noise), runner.latest_log
+            runner.limits = limits
+            return race.screen(plan, noise), runner.latest_log
 
         self._workers = self._workers or self._make()
-        self._waiting[screening.plan.key] = self._workers.submit(measure)
+        self._waiting[plan.key] = self._workers.submit(measure)
 
     def _end(self, wait: bool) -> None:
         if self._workers is not None:

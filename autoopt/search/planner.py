@@ -170,16 +170,15 @@ def _share(strategy: Strategy, case: Case) -> float:
 
 
 def _without_loader(strategy: Strategy, case: Case) -> str:
-    """Why a strategy of the loader is not even asked about a script that has none, whose data it would misread; else
-    empty."""
+    """Why a strategy of the loader is not asked about a script that has none, whose data it would misread."""
     if case.sites is None or case.sites.of("loader_training") or strategy.example is None:
         return ""
     return without_loader(strategy.apply(Setup(), strategy.example.setting), case.sites) or ""
 
 
 def _refused(registry: Registry, strategy: Strategy, case: Case, setting: JsonDict) -> str:
-    """Why a setting with its companions cannot be put on the script that is trained; empty where it can, or without
-    one."""
+    """Why a setting with its companions cannot be put on the script that is trained; empty where it can, or there is
+    none."""
     if case.sites is None:
         return ""
     setup = strategy.apply(Setup(), setting)

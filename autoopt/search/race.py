@@ -104,8 +104,7 @@ def switchable_parts(runner: TrialRunner) -> frozenset[str]:
 
 
 def seconds_of_screening(allocation: BudgetAllocation, state: SearchState) -> float:
-    """Seconds of a screening in a process that is alive, as thought beforehand: of a ramp and a block of both, each a
-    cycle of the loader, as often as counts."""
+    """Seconds of a screening in a live process, about: ramp and block of both, as often as counts."""
     startup = state.aa.side.startup
     steps = SETTLING_STEPS + 4 * MIN_BLOCKS * (startup.cycle if startup is not None else 1)
     return max(SECONDS, steps * allocation.step_seconds)

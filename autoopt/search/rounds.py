@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from math import inf, log
 
-from autoopt.events import Kept, Predicted, TrialEnded
+from autoopt.events import Predicted, TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Plan, Speedup, Stop, StopReason, Trial, Verdict
 from autoopt.search.ablate import ablate, by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
@@ -20,7 +20,7 @@ from autoopt.search.confirmation import confirm, seconds_of_trainings, takes_tra
 from autoopt.search.confirmations import Confirmations, Costs
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
 from autoopt.search.first_training import PROFILE_SECONDS, train_first, train_with
-from autoopt.search.outcome import configuration, named, out_of_time, unscreened
+from autoopt.search.outcome import announce_kept, named, out_of_time, unscreened
 from autoopt.search.planner import (
     PLUGIN_ERRORS,
     Proposal,
@@ -73,7 +73,9 @@ class Rounds:
             or (by_whole_runs(self.context, self.state) and self._by_whole_runs(queue, LIKELIER, HOPE))
             or self._by_blocks(queue)
         ):
-            self._announce_kept()
+            trial = next(t for t in reversed(self.state.trials) if str(t.id) == self.state.base)
+            side = self.state.comparisons[trial.id].candidate
+            announce_kept(self.context, self.state, side, Speedup(throughput=trial.throughput))
             if len(self.state.together) < 2:  # a combination may change yet
                 self.train_kept()
             return None
@@ -120,8 +122,7 @@ class Rounds:
         return plan
 
     def _screen_and_confirm(self, proposals: Sequence[Proposal], queue: Queue) -> bool:
-        """Screens, confirms clear gains, and then what may be a gain. Where whole runs are short for the budget, a pair
-        of them shows more than further looks."""
+        """Screens, confirms clear gains, and then what may be one; a pair of short whole runs shows more."""
         context, state = self.context, self.state
         short = not state.found and context.run_seconds(state) is not None
         case = self._case()
@@ -313,8 +314,7 @@ class Rounds:
         return log(predicted_gain(evaluating.predicted) or 1.0) / pair_seconds(self.context, self.state, stage)
 
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:
-        """The gain of the whole run that evaluations timed once promise, of one pair that errs by a half, as
-        predictions do; None where the metric is not the same."""
+        """The gain of a whole run by evaluations timed once, off by a half; None for another metric."""
         mine = (trial for trial in reversed(self.state.trials) if trial.strategy == proposal.strategy.name)
         known = ((t.time_to_target, t.quality) for t in mine if t.time_to_target is not None and t.quality is not None)
         gain, quality = next(known, (None, None))
@@ -408,8 +408,8 @@ class Rounds:
         return None
 
     def stop(self, plan: Queue) -> Stop:
-        """Why a round in which nothing was kept ends the search: first that no stage holds the step back, also where
-        something was left for lack of time."""
+        """Why a round in which nothing was kept ends the search; no stage holding the step back comes before lack of
+        time."""
         over = self.over()
         if over and over.reason is StopReason.INTERRUPTED:
             return over
@@ -469,14 +469,6 @@ class Rounds:
             if context.now() + parts * context.allocation.comparison + runs <= context.allocation.budget:
                 return
         train_with(context, state, state.incumbent, state.made_by)
-
-    def _announce_kept(self) -> None:
-        context, state = self.context, self.state
-        trial = next(t for t in reversed(state.trials) if str(t.id) == state.base)
-        side = state.comparisons[trial.id].candidate
-        best = configuration(state.incumbent, state.environment, side=side)
-        speedup = Speedup(throughput=trial.throughput, detail="over the incumbent before it")
-        context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
 
 
 def _as_seen(queue: Queue, screening: Screening) -> Queue:

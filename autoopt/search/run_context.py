@@ -52,17 +52,17 @@ class RunContext:
 
     def warn(self, state: SearchState, *texts: str) -> None:
         """Announces doubts that the report shows, each once."""
-        for text in texts:
-            if text not in state.warnings:
-                state.warnings.append(text)
-                self.announce(Warned(at=self.now(), text=text))
+        self._once(state.warnings, Warned, texts)
 
     def note(self, state: SearchState, *texts: str) -> None:
         """Announces what is good to know and no doubt, each once."""
+        self._once(state.notes, Noted, texts)
+
+    def _once(self, known: list[str], event: type[Noted] | type[Warned], texts: Sequence[str]) -> None:
         for text in texts:
-            if text not in state.notes:
-                state.notes.append(text)
-                self.announce(Noted(at=self.now(), text=text))
+            if text not in known:
+                known.append(text)
+                self.announce(event(at=self.now(), text=text))
 
     def between_steps(self, strategy: str) -> bool:
         """Whether a strategy shortens evaluations or checkpoints alone, which no block of steps shows."""
@@ -126,8 +126,7 @@ class RunContext:
         return seconds if self.runner.runs_whole(plan) else None
 
     def probes_due(self, plan: Plan | None, incumbent: Plan) -> float:
-        """Seconds of the probes that the quality level of a plan next to another one still takes; None is a plan that
-        is not known yet, and may round otherwise."""
+        """Seconds of the probes that a plan's quality still takes; None is one not known yet that may round."""
         allocation, probes = self.allocation, self.gate.probes
         if probes is None:
             return 0.0

@@ -27,7 +27,7 @@ from autoopt.search.compare.contest import INTERLEAVED, SWITCHED, within
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
 from autoopt.search.confirmation import OpenTrial
-from autoopt.search.parallel import Expected, ParallelRace, open_race
+from autoopt.search.parallel import ParallelRace, open_race
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, best_of, by_promise
 from autoopt.search.race import Race, SwitchedScreenings
 from autoopt.search.run_context import RunContext, key_of
@@ -70,7 +70,7 @@ class Screening:
     def _expect(self, candidates: Iterable[tuple[Plan, Estimate | None]]) -> None:
         """Notifies the race what will be screened next, so that looks on other places begin already."""
         if isinstance(self._race, ParallelRace):
-            screenings = (Expected(plan, self.limits(predicted)) for plan, predicted in candidates)
+            screenings = ((plan, self.limits(predicted)) for plan, predicted in candidates)
             self._race.expect(screenings, self.state.noise)
 
     def close(self) -> None:

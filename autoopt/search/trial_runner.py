@@ -509,8 +509,7 @@ class TrialRunner:
     def ask(
         self, plan: Plan, task: str, *, timeout: float, label: str, disturbed: float = 0.0, **arguments: Any
     ) -> JsonDict:
-        """Runs one task in a trial of its own, whose weights begin so far away (``disturbed``, over each weight); what
-        a script's data draw is the same in every probe."""
+        """Runs one task in a trial of its own, whose weights begin so far away; a script's probes draw the same."""
         changed: JsonDict = {"disturbed": disturbed}
         if self.base.script is not None and task == PROBE:
             changed["same_draws"] = True

@@ -236,11 +236,9 @@ def _train(
     end = context.allocation.budget
     room = end - context.now() + OVER * end
     if whole is not None and whole * (1 + 1 / speedup) <= room:
-        purpose, steps = f"verification, pair {number + 1}", state.planned_steps or 0
+        purpose = f"verification, pair {number + 1}"
         try:
-            return trainings.whole_runs(
-                baseline, plan, seed, purpose=purpose, steps=steps, speedup=speedup, max_seconds=room
-            )
+            return trainings.whole_runs(baseline, plan, seed, purpose=purpose, speedup=speedup, max_seconds=room)
         except TrialFailed:
             return None
     if state.trained is None or (whole is not None and number):
@@ -344,8 +342,7 @@ def _verdict(found: Verification, trouble: str) -> Verdict:
 
 
 def _riskiest(context: RunContext, state: SearchState) -> Change:
-    """The change that goes first where the plan as a whole does not pass: the riskiest, then that of the lowest
-    precision, then the last."""
+    """The change that goes first where the plan does not pass: of the riskiest the least precise, then the last."""
 
     def risk(change: Change) -> tuple[int, float]:
         alone = state.baseline.with_change(change)
@@ -371,8 +368,7 @@ def _test_due(context: RunContext, state: SearchState) -> float:
 
 
 def confirmation_of(context: RunContext, state: SearchState) -> Comparison | None:
-    """The confirmation of the incumbent, where its steps were compared with the baseline's; one that changes
-    evaluations alone takes these."""
+    """The incumbent's confirmation, where its steps were compared with the baseline's or, by its class, are these."""
     baseline, plan = state.baseline, state.incumbent
     steps = [[c for c in one.changes if not context.between_steps(c.strategy)] for one in (baseline, plan)]
     if steps[0] == steps[1]:

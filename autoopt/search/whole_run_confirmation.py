@@ -125,8 +125,7 @@ class WholeRunConfirmation:
 
     @property
     def _predicted(self) -> Estimate | None:
-        """The speedup of the whole run, which is what is measured, with what predictions usually err; of a run whose
-        parts are not known, that of steps."""
+        """The speedup of the whole run, with what predictions usually err, else that of steps."""
         of_steps = self.candidate.predicted
         if of_steps is None or self._run is None:
             return of_steps
@@ -227,7 +226,6 @@ class WholeRunConfirmation:
             self.candidate.plan,
             context.seed + FRESH_SEEDS + index,
             purpose=f"trial {number}, pair {index + 1}{'' if before == self._before else ', untouched'}",
-            steps=state.planned_steps or 0,
             speedup=exp(self.gain),
             max_seconds=context.allocation.budget - context.now(),
         )

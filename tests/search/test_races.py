@@ -21,7 +21,7 @@ from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideName
 from autoopt.search.compare.contest import Contest, Several
 from autoopt.search.compare.noise import control
-from autoopt.search.parallel import Expected, Neighbours, ParallelRace, sharing_of
+from autoopt.search.parallel import Neighbours, ParallelRace, sharing_of
 from autoopt.testing import Behaviour, FakeClock, FakeMachine, NoiseModel
 from autoopt.testing.fakes import FakeArm
 from tests.simulated import World, product, strategy, verdicts
@@ -227,11 +227,11 @@ def test_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
     """Each takes as long as the next, within what blocks round to: only the first start on each place is on top."""
     machine = FakeMachine(behave=lambda plan: Behaviour(startup_seconds=0.5), noise=NoiseModel("quiet"))
     race, _ = race_of(machine, 8)
-    screenings, began = [Expected(plan, TimeLimits()) for plan in PLANS], machine.clock.now
+    screenings, began = [(plan, TimeLimits()) for plan in PLANS], machine.clock.now
     seconds = 0.0
-    for number, screening in enumerate(screenings):
+    for number, (plan, _) in enumerate(screenings):
         race.expect(screenings[number:], Noise())
-        seconds += race.screen(screening.plan, Noise()).seconds
+        seconds += race.screen(plan, Noise()).seconds
     efficiency = seconds / (8 * (machine.clock.now - began))
     race.close()
     assert efficiency > 0.95
@@ -246,7 +246,7 @@ def test_what_was_not_expected_is_measured_when_asked_for_and_what_fails_is_a_ve
 
     machine = FakeMachine(behave=behave, noise=NoiseModel("quiet"))
     race, workers = race_of(machine, 2)
-    race.expect([Expected(plan, TimeLimits()) for plan in (PLANS[0], PLANS[2])], Noise())
+    race.expect([(plan, TimeLimits()) for plan in (PLANS[0], PLANS[2])], Noise())
     found = [race.screen(PLANS[number], Noise()) for number in (1, 0, 2)]
     assert [seen.estimate.value for seen in found[:2]] == pytest.approx([2.0, 1.0])
     assert [seen.failure is not None for seen in found] == [False, False, True]
@@ -267,7 +267,7 @@ def test_a_lost_machine_is_told_when_its_look_is_asked_for_and_the_look_is_measu
         return starts[0](plan, label)  # type: ignore[return-value]
 
     race._races[0]._start = race._races[1]._start = start
-    race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:2]], Noise())
+    race.expect([(plan, TimeLimits()) for plan in PLANS[:2]], Noise())
     with pytest.raises(NodeLost):
         race.screen(PLANS[0], Noise())
     assert race.screen(PLANS[0], Noise()).estimate is not None

@@ -312,7 +312,7 @@ def test_a_run_that_ends_by_its_result_may_take_longer_from_another_seed(
     monkeypatch.setattr(world.runner, "whole_runs", timed_out)
     plan = Plan(changes=(Change(strategy="rows", setting={}),))
     with pytest.raises(TrialFailed):
-        trainings.whole_runs(Plan(), plan, 1, purpose="a pair", steps=64, max_seconds=300.0)
+        trainings.whole_runs(Plan(), plan, 1, purpose="a pair", max_seconds=300.0)
     assert asked == [(300.0, inf if every else PATIENCE)], "how long the first one takes is seen at its end"
     assert trainings.failure(plan) is None, "time was short"
 

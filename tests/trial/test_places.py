@@ -16,7 +16,7 @@ from autoopt.records import Change, Noise, Plan
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Rule
-from autoopt.search.parallel import Expected, Neighbours, ParallelRace, sharing_of
+from autoopt.search.parallel import Neighbours, ParallelRace, sharing_of
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher, trial_environment
 from autoopt.trial.places import Workers, places_of
@@ -90,7 +90,7 @@ def test_pairs_of_processes_live_beside_each_other_and_leave_nothing(tmp_path: P
         neighbours.close()
         workers.close()
         race = ParallelRace(runner, runners, Plan(), rule, workers=runner.workers, clock=time.monotonic, seed=[0])
-        race.expect([Expected(plan, runner.limits) for plan in plans], Noise())
+        race.expect([(plan, runner.limits) for plan in plans], Noise())
         seen = [race.screen(plan, Noise()) for plan in plans]
         race.close()
     assert [one.failure for one in seen] == [None, None]

@@ -119,8 +119,7 @@ class _Step:
 
 
 def _steps(one: Sequence[str], other: Sequence[str], again: Sequence[str] | None = None) -> list[_Step]:
-    """Each step of two probes. A part that was not the same ``again``, from weights elsewhere, depends on them from
-    there on."""
+    """Each step of two probes; a part that was not the same ``again``, from weights elsewhere, depends on them."""
     found: list[_Step] = []
     bound: set[int] = set()
     for step, (left, right) in enumerate(zip(one, other, strict=False)):

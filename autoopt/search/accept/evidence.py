@@ -156,14 +156,12 @@ class Judgement(Record):
 
 @dataclass
 class EvaluationRatios:
-    """Measured ratios: seconds of an evaluation, or a checkpoint, under a setup over one under another, by their
-    options for it."""
+    """Seconds of an evaluation, or a checkpoint, under a setup over those under another, by their options."""
 
     _known: dict[str, float] = field(default_factory=dict)
 
     def measured(self, stage: str, setup: Setup, over: Setup, ratio: float) -> None:
-        """Notes the ratio of seconds under one setup over those under another; ``stage``: ``evaluate`` or
-        ``checkpoint``."""
+        """Notes the seconds of a stage (``evaluate``, ``checkpoint``) under one setup over another's."""
         self._known[_key(stage, setup)] = ratio * self._known.get(_key(stage, over), 1.0)
 
     def ratio(self, stage: str, setup: Setup, over: Setup) -> float | None:
@@ -205,8 +203,7 @@ def memory_limit(environment: Environment) -> int | None:
 
 
 def lost_margin(before: Side, after: Side, limit: int | None, trained: tuple[TrainingRun, ...] = ()) -> str:
-    """Why a candidate, or a training of it, leaves too little memory where the incumbent does not do so already; empty
-    where it does not."""
+    """Why a candidate, or a training of it, leaves too little memory where the incumbent does not; empty where not."""
     retries = after.allocation_retries if not before.allocation_retries else 0
     peak = most([after.peak_memory_bytes, *(run.peak_memory_bytes for run in trained)])
     held = most([after.allocated_memory_bytes, *(run.allocated_memory_bytes for run in trained)])

@@ -253,8 +253,7 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
 
 
 def time_verdict(ratio: TrainedRatio, worth: float, alpha_accept: float) -> tuple[Verdict, str]:
-    """The verdict on a time to target, by bounds that hold at every screening, with a sentence; ``worth`` is a log
-    speedup."""
+    """The verdict on a time to target, by bounds that hold at every screening; ``worth`` is a log speedup."""
     if ratio.bounds(alpha_accept)[0] > worth:
         return Verdict.KEPT, "target reached from every seed"
     if ratio.bounds(ALPHA)[1] < 0.0:

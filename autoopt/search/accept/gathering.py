@@ -98,10 +98,8 @@ class Probes:
         at_any_weights: bool = False,
         **asked: Any,
     ) -> Quality:
-        """The quality level that the probes of both show; see :func:`autoopt.search.accept.levels.level_of`.
-
-        Where only more batches would tell a bias, both are probed again with as many, if there is time.
-        """
+        """The quality level that the probes of both show (:func:`~autoopt.search.accept.levels.level_of`), of more
+        batches where only those would tell a bias and there is time."""
 
         def level(gradients: int) -> Quality:
             both = self.pair(incumbent, candidate, facts, gradients=gradients, at_any_weights=at_any_weights, **asked)
@@ -357,8 +355,7 @@ class Gate:
         return quality
 
     def same_metric(self, plan: Plan, incumbent: Plan) -> bool | None:
-        """Whether probes have seen the metric of both to be the same, of the same weights and samples; None without
-        both."""
+        """Whether probes have seen the same metric of both, of the same weights and samples; None without both."""
         both = self.probes.earlier(incumbent, plan) if self.probes is not None else None
         return same_metric(both[0].probe, both[1].probe) if both is not None else None
 

@@ -310,8 +310,7 @@ def _doubt(
 
 
 def another_training(risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective) -> str:
-    """A sentence where the candidate certainly trains in another order, with other updates, or is evaluated otherwise.
-    What it reads besides is in :class:`DataCompared`."""
+    """A sentence where the candidate certainly trains, or is evaluated, otherwise but for the data."""
     one, other, flipped = before.probe, after.probe, FLIPPED if risk is Risk.NUMERIC else 0
     return (
         other_order(one.order, other.order)
@@ -383,8 +382,7 @@ def evaluated_alike(one: Probe, other: Probe) -> bool:
 
 
 def same_metric(one: Probe, other: Probe) -> bool | None:
-    """Whether the metrics that both report of the same weights on the same samples are equal but for rounding; None
-    without both."""
+    """Whether the metrics of both at the same weights and samples are equal but for rounding; None without both."""
     both = _both_metrics(one, other) if evaluated_alike(one, other) else []
     return all(isclose(left, right, rel_tol=METRIC_ROUNDING) for left, right in both) if both else None
 
@@ -395,8 +393,7 @@ def _both_metrics(one: Probe, other: Probe) -> list[tuple[float, float]]:
 
 
 def other_evaluation(one: Probe, other: Probe, objective: Objective, flipped: int) -> str:
-    """The metric at the same weights, and how many samples it is of. ``flipped``: samples that rounding may put to the
-    other side, where the metric is a share of them."""
+    """The metric at the same weights, and of how many samples; rounding may turn so many (``flipped``)."""
     fewer, usual = other.evaluated_samples, one.evaluated_samples
     if fewer is not None and usual is not None and fewer < usual:
         return f"evaluated on {fewer} samples where it was {usual}"

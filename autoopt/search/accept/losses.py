@@ -129,8 +129,7 @@ def same_within_tolerance(paths: Common, own: Common | None = None) -> Quality:
 
 
 def same_on_average(paths: Common, own: Common | None = None) -> Quality:
-    """Windows of the two paths agree within the tolerance, or what chance explains, such as differences of the
-    incumbent from itself."""
+    """Windows of the two paths agree within the tolerance, or what chance explains (``own`` is chance alone)."""
     difference = paths.difference
     cut = windows(difference)
     means, errors = (np.array([of(window) for window in cut]) for of in (np.mean, error_of_mean))

@@ -100,8 +100,7 @@ def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objecti
 def _log_ratios(
     pairs: Pairs, step_seconds: tuple[float | None, float | None], evidence: Evidence, objective: Objective
 ) -> tuple[float, ...]:
-    """Log speedup to the target of each seed where both arrived, with these seconds of a step in place of the runs'
-    own."""
+    """Log speedup to the target of each seed where both arrived, with these seconds of a step if given."""
     ratios = []
     for old, new in pairs:
         left, right = parts_to(old, objective, step_seconds[0]), parts_to(new, objective, step_seconds[1])

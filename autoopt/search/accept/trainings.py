@@ -54,8 +54,7 @@ def ratio_of_pairs(
 
 
 def next_session(logs: Sequence[float], process_sd: float | None = None) -> Estimate:
-    """The ratio that the next session is expected to measure, with a 95 % prediction interval, by the mean log ratio of
-    each session so far, two at least."""
+    """The ratio that the next session is expected to measure, with its 95 % prediction interval, by two or more."""
     return _estimate(logs, max(process_sd or 0.0, SCATTER), 1 + 1 / len(logs))
 
 
@@ -82,6 +81,7 @@ class Trainings:
         max_steps: where there is no target, the steps that each training has; None: as many as its seconds allow.
         limit_seconds: cuts a training off; ``expected_seconds``: what one costs, its start included; to plan by.
         evaluate_every: steps between evaluations of a script that ends by itself at the target; None of any other.
+        run_steps: of a whole run of any other script.
     """
 
     def __init__(self, runner: TrialRunner, steps: Steps) -> None:
@@ -91,6 +91,7 @@ class Trainings:
         self.limit_seconds = 60.0
         self.expected_seconds = 60.0
         self.evaluate_every: float | None = None
+        self.run_steps = 0
         self._runs: dict[tuple[str, int], TrainingRun] = {}
         self._pairs: dict[tuple[str, str, int], TrainedPair] = {}
         self._failures: dict[str, TrialFailed] = {}
@@ -186,7 +187,6 @@ class Trainings:
         seed: int,
         *,
         purpose: str,
-        steps: int,
         max_seconds: float,
         speedup: float = 1.0,
         remember: bool = False,
@@ -196,7 +196,6 @@ class Trainings:
         Args:
             baseline: without changes: the untouched script.
             seed: names the pair, and says which goes first: the script has seeds of its own.
-            steps: of a run; not read where it ends by what it has reached.
             speedup, remember, max_seconds: see :meth:`interleaved`.
 
         Raises:
@@ -204,7 +203,7 @@ class Trainings:
         """
         run = partial(
             self._runner.whole_runs,
-            steps=0 if self.evaluate_every else steps,
+            steps=0 if self.evaluate_every else self.run_steps,
             seed=seed,
             max_seconds=max_seconds,
             speedup=max(speedup, 1.0),

@@ -112,8 +112,7 @@ class TrialArm:
 
 
 class ScriptArm(TrialArm):
-    """An arm that starts its process anew where the script has ended. ``timer`` decides on nothing but how long a
-    further run is warmed up."""
+    """An arm that starts its process anew where the script has ended; ``timer`` limits its warm-up alone."""
 
     def __init__(
         self, launch: Callable[[], AnyTrial], plan: Plan, *, timer: Callable[[], float] = time.monotonic, **limits: Any

@@ -94,8 +94,7 @@ class Rounds:
 
     @property
     def since(self) -> int:
-        """The first round that counts: the one after a side has compiled again or searched, which may have changed its
-        step, where enough rounds follow."""
+        """The first round that counts: after one that compiled or searched again, where enough rounds follow."""
         return self._settled if len(self.paired) - self._settled >= MIN_BLOCKS else 0
 
     def counted(self) -> list[Paired]:

@@ -93,8 +93,7 @@ def _taus(sd: float, dof: float, most: float) -> Any:
 
 
 class TwoLevel:
-    """Joint estimate of a log speedup ``mu`` from pairs of processes, with the standard error that blocks leave of
-    each."""
+    """Joint estimate of a log speedup ``mu`` from pairs of processes and the standard error that blocks leave."""
 
     def __init__(self, values: Sequence[float], errors: Sequence[float], between: BetweenProcess) -> None:
         if not values:
@@ -215,8 +214,7 @@ def known_radius(error: float, alpha: float) -> float:
 
 
 def wider(radius: float, count: int) -> float:
-    """Half-width of one of ``count`` intervals that hold together, where by itself it is ``radius`` (Bonferroni), in
-    log speedup with a confidence of 95 %."""
+    """Half-width (log) of one of ``count`` intervals that hold together, by that of one with 95 % (Bonferroni)."""
     if radius <= 0 or count <= 1:
         return radius
     error = brentq(lambda error: known_radius(error, 0.05) - radius, radius / 50, radius)
