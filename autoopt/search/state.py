@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import prod, sqrt
 from statistics import fmean
 
 import numpy as np
@@ -146,14 +146,13 @@ class SearchState:
     @property
     def run(self) -> RunParts | None:
         """Parts of a whole run, with evaluations and checkpoints as long as the incumbent's are."""
-        run, ratio = self.facts.run, self.between_ratio
+        run = self.facts.run
         if run is None:
             return None
-        evaluation, checkpoint = (
-            None if seconds is None else seconds * ratio.get(stage, 1.0)
-            for stage, seconds in (("evaluate", run.evaluation_seconds), ("checkpoint", run.checkpoint_seconds))
-        )
-        return run.model_copy(update={"evaluation_seconds": evaluation, "checkpoint_seconds": checkpoint})
+        stages = {"evaluation_seconds": "evaluate", "checkpoint_seconds": "checkpoint"}
+        known = {name: getattr(run, name) for name in stages if getattr(run, name) is not None}
+        scaled = {name: seconds * self.between_ratio.get(stages[name], 1.0) for name, seconds in known.items()}
+        return run.model_copy(update=scaled)
 
     def next_id(self) -> int:
         self.numbers += 1
@@ -161,8 +160,7 @@ class SearchState:
 
     def case(self, registry: Registry, pipeline: PipelineView | None, seconds_left: float | None) -> Case:
         """The case of the incumbent, as a strategy is given it."""
-        case = self.case_of(self.incumbent, registry)
-        return replace(case, pipeline=pipeline, seconds_left=seconds_left)
+        return replace(self.case_of(self.incumbent, registry), pipeline=pipeline, seconds_left=seconds_left)
 
     def case_of(self, plan: Plan, registry: Registry, *, fits: bool = True) -> Case:
         """The case of a plan of which nothing was measured, as a strategy is given it."""
@@ -209,12 +207,9 @@ class SearchState:
     @property
     def speedup_so_far(self) -> float:
         """Of the incumbent over the baseline, at least; the lower ends of what its changes brought. To plan by."""
-        product = 1.0
-        for trial in self.trials:
-            gain = trial.time_to_target or trial.throughput
-            if trial.verdict is Verdict.KEPT and gain is not None:
-                product *= max(gain.low, 1.0)
-        return product
+        kept = [trial for trial in self.trials if trial.verdict is Verdict.KEPT]
+        gains = (trial.time_to_target or trial.throughput for trial in kept)
+        return prod((max(gain.low, 1.0) for gain in gains if gain is not None), start=1.0)
 
     def without(self, strategy: str) -> Plan:
         """The incumbent as it was before that strategy's change: with the baseline's setting, where that has one."""

@@ -65,7 +65,7 @@ class Turns:
         self._legs = [leg, leg / max(speedup, 0.1)]
         self._rates = [0.0, 0.0]
         self._no_further: list[int] | None = None
-        self._runs: list[TrainingRun | None] = [None, None]
+        self._runs: dict[int, TrainingRun] = {}
 
     def run(self, first: int) -> tuple[TrainingRun, TrainingRun]:
         """Trains both to their end, in the order ABBA from ``first`` on.
@@ -75,15 +75,11 @@ class Turns:
         """
         for process in self._processes:
             _freeze(process)
-        order = [first, 1 - first, 1 - first, first]
-        while None in self._runs:
-            for side in order:
-                if self._runs[side] is None:
+        while len(self._runs) < 2:
+            for side in (first, 1 - first, 1 - first, first):
+                if side not in self._runs:
                     self._leg(side)
-        before, after = self._runs
-        assert before is not None
-        assert after is not None
-        return before, after
+        return self._runs[0], self._runs[1]
 
     def _leg(self, side: int) -> None:
         process, seconds, arguments = self._processes[side], self._legs[side], self._arguments[side]
@@ -145,10 +141,8 @@ class MemoryLedger:
         return together is None or (together < self._too_much and together <= (self.limit_bytes or inf))
 
     def _together(self, one: Plan, other: Plan) -> int | None:
-        first, second = self._peaks.get(one.key), self._peaks.get(other.key)
-        if first is None and second is None:
-            return None
-        return (first or second or 0) + (second or first or 0)
+        known = [self._peaks[plan.key] for plan in (one, other) if plan.key in self._peaks]
+        return sum(known) * 2 // len(known) if known else None
 
 
 class TrialRunner:
@@ -246,9 +240,11 @@ class TrialRunner:
         """Takes over the sites that an earlier run of the script has shown."""
         if self.base.script is not None:
             here = sites is not None and not sites.early and runs_here(self.base.script.command)
-            path = sites.path or None if here and sites is not None else None
-            script = self.base.script.model_copy(update={"sites": sites, "path": path})
-            self.base = self.base.model_copy(update={"script": script})
+            self._script(sites=sites, path=sites.path or None if here and sites is not None else None)
+
+    def _script(self, **update: object) -> None:
+        if self.base.script is not None:
+            self.base = self.base.model_copy(update={"script": self.base.script.model_copy(update=update)})
 
     def draw_alike(self, wanted: bool) -> None:
         """From now on, what datasets draw for a batch follows from the batch alone; or, not ``wanted``, no longer."""
@@ -256,9 +252,7 @@ class TrialRunner:
 
     def reads(self, metric: str) -> None:
         """From now on the metric is what this pattern finds in what the script prints."""
-        if self.base.script is not None:
-            script = self.base.script.model_copy(update={"metric": metric})
-            self.base = self.base.model_copy(update={"script": script})
+        self._script(metric=metric)
 
     @contextmanager
     def leanly(self) -> Iterator[None]:
@@ -276,13 +270,11 @@ class TrialRunner:
 
     def placed(self) -> list[TrialRunner]:
         """A runner for each place: the same trials, started there."""
-        found = []
-        for place in self.places:
-            there = copy.copy(self)
+        found = [copy.copy(self) for _ in self.places]
+        for there, place in zip(found, self.places, strict=True):
             there.place, there._launcher = place.name, place.launcher
             if place.devices is not None:
                 there.base = self.base.model_copy(update={"devices": place.devices})
-            found.append(there)
         return found
 
     def workers(self) -> Workers:
@@ -324,9 +316,9 @@ class TrialRunner:
     def _start_seconds(self, plan: Plan, script: ScriptSpec | None) -> float:
         """How long a start may take. A script compiles in its first step, which is a part of it."""
         limits = self._limits(plan)
-        if script is None or self.registry.fold(plan, own_setup(script.sites)).compile is None:
-            return limits.start
-        return max(limits.start, READY_SECONDS if limits.warm_up is None else limits.warm_up)
+        compiles = script is not None and self.registry.fold(plan, own_setup(script.sites)).compile is not None
+        warm_up = READY_SECONDS if limits.warm_up is None else limits.warm_up
+        return max(limits.start, warm_up) if compiles else limits.start
 
     def _limits(self, plan: Plan) -> TimeLimits:
         """Limits of a plan's starts, with what its changes are known to take once."""

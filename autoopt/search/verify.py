@@ -413,7 +413,7 @@ def _trainings_due(context: RunContext, state: SearchState) -> float:
     allocation, have = context.allocation, len(context.gate.trained_pairs(state.incumbent))
     each = allocation.trained_pair(state.speedup_so_far) + state.dearer_start(state.incumbent)
     missing = max(FEWEST_SEEDS - have, 0)
-    while missing > (0 if have else 1) and context.now() + missing * each > allocation.budget:
+    while missing > (not have) and context.now() + missing * each > allocation.budget:
         missing -= 1
     return missing * each
 

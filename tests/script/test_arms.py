@@ -120,12 +120,11 @@ def test_trainings_take_turns_and_are_what_they_are_alone(start_script: StartScr
         turns._legs = (0.01, 0.01)  # so that there are many of them
         for process in (one, other):
             process.freeze()
-        while turns._runs[0] is None:
+        while 0 not in turns._runs:
             turns._leg(0)
         other.thaw()
         alone = TrainingRun.model_validate(other.call("autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0))
     run = turns._runs[0]
-    assert run is not None
     assert run.stopped == alone.stopped == "steps"
     assert run.steps == alone.steps == 64
     assert run.losses == alone.losses

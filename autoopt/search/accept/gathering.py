@@ -158,11 +158,10 @@ class Probes:
 
     def earlier(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult] | None:
         """Probes of both at the same weights, the latest that there are; None where there are none."""
-        found: dict[int, dict[str, ProbeResult]] = {}
-        for (key, weights, _), seen in self._seen.items():
-            found.setdefault(weights, {})[key] = seen
-        both = [found[w] for w in sorted(found) if {incumbent.key, candidate.key} <= found[w].keys()]
-        return (both[-1][incumbent.key], both[-1][candidate.key]) if both else None
+        seen = list(self._seen.items())
+        one, other = ({w: p for (key, w, _), p in seen if key == plan.key} for plan in (incumbent, candidate))
+        latest = max(one.keys() & other.keys(), default=None)
+        return (one[latest], other[latest]) if latest is not None else None
 
     def rounded(self, plan: Plan, size: float, steps: int) -> LossPath:
         """Losses of a plan whose weights begin a rounding apart: as far as its training may part by chance.

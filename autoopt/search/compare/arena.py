@@ -126,20 +126,16 @@ class Arena:
             SeatFailedError: it cannot be started, or does not train.
         """
         began = self._clock()
-        with self._blaming(seat):
-            self._take_seat(seat, warm_up_seconds)
-        self.startup_seconds += self._clock() - began
-
-    def _take_seat(self, seat: Seat, warm_up_seconds: float) -> None:
         shared = self._source.switched
         live = self._live if shared is not None or seat is self.seats[0] else None
-        if live is None:
-            live = self._start(seat, seat.side.plan if shared is None else shared, warm_up_seconds)
+        with self._blaming(seat):
+            live = live or self._start(seat, seat.side.plan if shared is None else shared, warm_up_seconds)
         if shared is not None:
             self._live = live
         seat.arm, seat.startup = live.arm, live.startup
         seat.side.started(live.startup)
         seat.side.paths[-1].update(live.losses if shared is None else {})
+        self.startup_seconds += self._clock() - began
 
     def _start(self, seat: Seat, plan: Plan, warm_up_seconds: float) -> LiveArm:
         self._rest()
@@ -233,8 +229,7 @@ class Arena:
         losses = first.side.paths[-1] if self._source.switched is None else {}
         live = LiveArm(first.arm, first.startup, losses)
         for seat in self.seats:
-            if seat.arm is live.arm:
-                seat.arm = None
+            seat.arm = None if seat.arm is live.arm else seat.arm
         self._live = None
         return live
 

@@ -313,8 +313,8 @@ class Contest:
         level = rival.rounds.level(rival.test.expected_sd)
         if self._most_rounds is not None and level is not None and len(rival.rounds.paired) >= self._most_rounds:
             return True
-        if self._source.switched is not None and self._shared.startup is not None:  # what another process would take
-            startup = max(startup, self._shared.startup.steady_seconds)
+        if self._source.switched is not None and self._shared.startup is not None:
+            startup = max(startup, self._shared.startup.steady_seconds)  # what another process would take
         return rival.test.enough(level, startup, cost)
 
     def _alternate_from_now_on(self) -> None:
@@ -396,9 +396,9 @@ class Contest:
             return found
 
         def switched(side: Side) -> Side:
-            started = (startup, (startup.fixed_seconds,)) if side.plan == self._source.switched else (None, ())
-            lost = {"losses": LossPath(), "losses_again": LossPath()}
-            return side.model_copy(update={"startup": started[0], "fixed_seconds": started[1], **lost})
+            own = side.plan == self._source.switched
+            started = {"startup": startup if own else None, "fixed_seconds": (startup.fixed_seconds,) if own else ()}
+            return side.model_copy(update={**started, "losses": LossPath(), "losses_again": LossPath()})
 
         reason = found.reason.replace("pairs of processes", "processes that were switched")
         sides = {"incumbent": switched(found.incumbent), "candidate": switched(found.candidate)}
