@@ -44,7 +44,7 @@ class Loop:
         state = self.state = described(self.context, self.options)
         run_to_target(self.context, state)
         diagnose(self.context, state)
-        benchmark(self.context, state, self.options)
+        benchmark(self.context, state)
         tune(self.context, state, self.options)
         rounds = Rounds(self.context, state)
         stop = self._rounds(rounds, state)
@@ -61,7 +61,7 @@ class Loop:
         rows = alone(self.context, state, rows if state.incumbent == ablated else [], budget)
         state.model_scaling = model_scaling(state, self.context.gate.trainings)
         state.scaling = scaling(self.context, state)
-        return finished(self.context, state, verification, stop, rows, self.options.price)
+        return finished(self.context, state, verification, stop, rows)
 
     def _rounds(self, rounds: Rounds, state: SearchState) -> Stop:
         """Simplifies and optimizes one after the other; the reason why that ended."""
@@ -85,4 +85,4 @@ class Loop:
         if self.state is None:
             return None
         self.state.model_scaling = model_scaling(self.state, self.context.gate.trainings)
-        return broken_off(self.context, self.state, self.options.price)
+        return broken_off(self.context, self.state)

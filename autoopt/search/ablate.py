@@ -64,10 +64,8 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
 
 def _ablate_by_whole_runs(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
     """The same by a whole run of each patch, of which one at most is dropped."""
-    rows = [
-        Ablation(strategy=c.strategy, setting=c.setting, without=_without_by_whole_runs(context, state, c, deadline))
-        for c in state.incumbent.changes
-    ]
+    ratios = [(c, _without_by_whole_runs(context, state, c, deadline)) for c in state.incumbent.changes]
+    rows = [Ablation(strategy=c.strategy, setting=c.setting, without=ratio) for c, ratio in ratios]
     slower = [(row.without.value, row) for row in rows if row.without is not None and row.without.high < 1.0]
     losers = [one for one in slower if _verifiable(context, state, one[1].strategy)]
     if not losers:
@@ -216,9 +214,8 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
             share = (deadline - context.now()) / (waiting + 1)
             if _own(state, change.strategy):  # a narrower interval distinguishes its gain from none
                 until = max(state.beliefs.of([member])[0], log1p(context.min_gain))
-        ratio = _ratio(
-            context, state, base, plan, deadline, "ablation: without", fresh=True, seconds=share, until=until
-        )
+        purpose = "ablation: without"
+        ratio = _ratio(context, state, base, plan, deadline, purpose, fresh=True, seconds=share, until=until)
         if ratio is not None:
             state.measured_again(change.strategy, ratio)
             return ratio

@@ -177,7 +177,7 @@ def _watched(first: FirstProcess) -> Sites:
     return sites
 
 
-def benchmark(context: RunContext, state: SearchState, options: Options) -> None:
+def benchmark(context: RunContext, state: SearchState) -> None:
     """Measures the baseline: A/A control and first training; where it runs out of memory, the least costly that fits.
     On a short budget the training waits until there is a plan to train next to it.
 
@@ -201,7 +201,7 @@ def benchmark(context: RunContext, state: SearchState, options: Options) -> None
         state.environment,
         side=state.aa.side,
         runs=runs,
-        price_per_hour=options.price,
+        price_per_hour=state.objective.price_per_hour,
         processes=state.facts.processes,
     )
     context.announce(BaselineMeasured(at=context.now(), baseline=found))

@@ -1,8 +1,7 @@
 """Confirmations: what did well in the screening, by the gain that a second of deciding it may bring.
 
-To decide a change is to confirm that it is faster and that it trains as well. Where the second cannot be had in the
-time that is left, the first is not begun. The likeliest reason of a plan that trains otherwise is suspected, and left
-out until it is known.
+To decide a change is to confirm that it is faster and that it trains as well: without the time for the second, the
+first is not begun. The likeliest reason of a plan that trains otherwise is suspected, and left out until it is known.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from functools import partial
 
 from autoopt.benchmark.target import whole_run_seconds
 from autoopt.errors import TrialFailed
-from autoopt.records import Estimate, Plan, Quality, Round, Speedup, Trial, Verdict
+from autoopt.records import Estimate, Plan, Quality, Speedup, Trial, Verdict
 from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.gate import NOT_TESTED
@@ -38,7 +38,6 @@ def try_evaluations(
     state: SearchState,
     proposals: Sequence[Proposal],
     case: Case,
-    round_: Round,
     deadline: float,
     most: int = MOST_PAIRS,
     other: float = 1.0,
@@ -54,7 +53,7 @@ def try_evaluations(
     for proposal in proposals:
         (stage,) = proposal.strategy.stages
         for setting, answer in settings_of(context, state, proposal.strategy, case):
-            share, left = share_of_run(state, round_, stage), deadline - context.now()
+            share, left = share_of_run(state, stage), deadline - context.now()
             seconds, why = fewest * pair_seconds(context, state, stage), ""
             if share is None:
                 why = f"how much of the run {STAGES[stage]}s take is not known"
@@ -76,9 +75,9 @@ def try_evaluations(
             answer(trial)
 
 
-def share_of_run(state: SearchState, round_: Round, stage: str) -> float | None:
+def share_of_run(state: SearchState, stage: str) -> float | None:
     """Share of a stage between steps in the incumbent's whole run, else in its steps; None where that is not known."""
-    run, step = state.run, round_.step_seconds
+    run, step = state.run, state.rounds[-1].step_seconds
     if run is None:
         return None
     each, every = run.evaluation_seconds, run.evaluate_every
@@ -149,11 +148,8 @@ def _measured(context: RunContext, plans: tuple[Plan, Plan], stage: str, number:
     found: dict[int, HeldEvaluations] = {}
     for side in (0, 1) if number % 2 == 0 else (1, 0):
         with context.runner.trial(plans[side], "evaluations") as process:
-            task, asked = (
-                "autoopt.benchmark.tasks:evaluations",
-                {"count": EVALUATIONS, "seconds": 300.0, "stage": stage},
-            )
-            reported = process.call(task, timeout=600.0, **asked)
+            task = "autoopt.benchmark.tasks:evaluations"
+            reported = process.call(task, timeout=600.0, count=EVALUATIONS, seconds=300.0, stage=stage)
             found[side] = HeldEvaluations.model_validate(reported)
     return EvaluationPair(incumbent=found[0], candidate=found[1])
 

@@ -6,6 +6,7 @@ the run anyway: one training in place of two. What needs one before that has it 
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil
 from shlex import quote
 
@@ -137,12 +138,8 @@ def _name_metric(context: RunContext, state: SearchState) -> None:
         return
     steps = NAMING_EPOCHS * (state.facts.steps_per_epoch or 1) + 1  # what is printed at an epoch's end comes before it
     key: JsonDict = {"purpose": "baseline metric", "plan": state.baseline.model_dump(), "seed": context.seed}
-
-    def train() -> TrainingRun:
-        return context.runner.train(
-            state.baseline, seed=context.seed, max_seconds=seconds, max_steps=steps, label="metric", target=None
-        )
-
+    asked: JsonDict = {"max_seconds": seconds, "max_steps": steps, "target": None}
+    train = partial(context.runner.train, state.baseline, seed=context.seed, label="metric", **asked)
     try:
         run = context.run.step("training", key, train, TrainingRun)
     except TrialFailed as failure:

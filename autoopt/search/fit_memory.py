@@ -165,10 +165,8 @@ class Fitting:
         strategy = registry[name]
         try:
             case = self.state.case_of(plan, registry, fits=False)
-            rungs = [
-                (float(cost), Change(strategy=name, setting=dict(setting)))
-                for cost, setting in islice(strategy.memory_savings(case), MOST_STEPS)
-            ]
+            savings = islice(strategy.memory_savings(case), MOST_STEPS)
+            rungs = [(float(cost), Change(strategy=name, setting=dict(setting))) for cost, setting in savings]
             saves = rungs or type(strategy).memory_savings is not Strategy.memory_savings
             applies = strategy.applies(case) if saves else None
         except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
@@ -234,8 +232,7 @@ class Fitting:
         *others, last = plan.changes
         context.announce(TrialStarted(at=began, id=number, round=0, strategy=last.strategy, setting=last.setting))
         draws = 1 if self.state.facts.static_shapes else MOST_DRAWN
-        key = {"plan": plan.model_dump()}
-        peak = None
+        key, peak = {"plan": plan.model_dump()}, None
         try:
             done = context.run.step("fit", key, lambda: attempt(context.runner, plan, draws=draws), Attempt)
             reason, peak = done.near_limit, done.peak_memory_bytes

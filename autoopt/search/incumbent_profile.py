@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 from autoopt.errors import ScriptEnded, TrialFailed
@@ -62,14 +63,10 @@ def diagnose(context: RunContext, state: SearchState) -> None:
         queue = queue_by(seen, pipeline, state, context.runner.registry, context.choice, context.min_gain)
         context.announce(Predicted(at=context.now(), predictions=queue.predictions))
 
-    def measure() -> StageProfile:
-        return _profiled(
-            context, state, min(_seconds(context), EARLY_SECONDS), advise=short, trace=trace, on_profile=predict
-        )
-
+    seconds = min(_seconds(context), EARLY_SECONDS)
+    measure = partial(_profiled, context, state, seconds, advise=short, trace=trace, on_profile=predict)
     with suppress(TrialFailed):
-        seen = context.run.step("diagnose", key, measure, StageProfile)
-        state.diagnosed = seen
+        state.diagnosed = context.run.step("diagnose", key, measure, StageProfile)
 
 
 def queue_by(
@@ -101,9 +98,7 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
         return _round(context, state, diagnosed, index)
     trace = _trace(context, state) if index == 0 else None
     description, usual = _description(state), _usual_step(state)
-
-    def profiled() -> StageProfile:
-        return _profiled(context, state, _seconds(context), advise=index == 0, trace=trace)
+    profiled = partial(_profiled, context, state, _seconds(context), advise=index == 0, trace=trace)
 
     def measure() -> StageProfile:
         began = context.now()

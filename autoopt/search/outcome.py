@@ -50,58 +50,40 @@ class Outcome:
 
 
 def finished(
-    context: RunContext,
-    state: SearchState,
-    verification: Verification,
-    stop: Stop,
-    rows: list[Ablation],
-    price_per_hour: float | None,
+    context: RunContext, state: SearchState, verification: Verification, stop: Stop, rows: list[Ablation]
 ) -> Outcome:
     """The outcome of a run that came to its end, announced."""
-    outcome = outcome_of(state, verification, stop, rows, price_per_hour)
-    has_target = state.objective.has_target
-    context.announce(Verified(at=context.now(), best=outcome.best, speedup=outcome.speedup, has_target=has_target))
+    outcome, goal = outcome_of(state, verification, stop, rows), state.objective.has_target
+    context.announce(Verified(at=context.now(), best=outcome.best, speedup=outcome.speedup, has_target=goal))
     context.announce(Stopped(at=context.now(), stop=stop))
     return outcome
 
 
-def broken_off(context: RunContext, state: SearchState, price_per_hour: float | None) -> Outcome:
+def broken_off(context: RunContext, state: SearchState) -> Outcome:
     """The outcome of a run that was stopped at once: what was not verified is not the best, the baseline is."""
     if state.found:
         names = ", ".join(change.strategy for change in state.found)
-        text = f"broken off before it was verified: {names}; autoopt resume goes on from here"
-        context.warn(state, text)
+        context.warn(state, f"broken off before it was verified: {names}; autoopt resume goes on from here")
     state.incumbent = state.baseline
     stop = Stop(reason=StopReason.INTERRUPTED, detail="stopped at once; nothing was verified")
-    return outcome_of(state, Verification(speedup=Speedup(detail="broken off")), stop, [], price_per_hour)
+    return outcome_of(state, Verification(speedup=Speedup(detail="broken off")), stop, [])
 
 
-def outcome_of(
-    state: SearchState, verification: Verification, stop: Stop, rows: list[Ablation], price_per_hour: float | None
-) -> Outcome:
+def outcome_of(state: SearchState, found: Verification, stop: Stop, rows: list[Ablation]) -> Outcome:
     """Puts the end of a run together."""
 
-    devices: dict[str, Any] = {"price_per_hour": price_per_hour, "processes": state.facts.processes}
-    best = baseline = configuration(
-        state.baseline,
-        state.environment,
-        profile=state.profiles.get(state.baseline.key),
-        side=verification.baseline_side or (state.control.side if state.control else None),
-        runs=verification.baseline_runs or ((state.trained,) if state.trained else ()),
-        time_to_target=verification.baseline_seconds,
-        **devices,
+    def of(plan: Plan, side: Side | None, runs: tuple[TrainingRun, ...], seconds: Estimate | None) -> Configuration:
+        known: dict[str, Any] = {"profile": state.profiles.get(plan.key), "side": side, "runs": runs}
+        known |= {"price_per_hour": state.objective.price_per_hour, "processes": state.facts.processes}
+        return configuration(plan, state.environment, time_to_target=seconds, **known)
+
+    side, runs = state.control.side if state.control else None, (state.trained,) if state.trained else ()
+    best = baseline = of(
+        state.baseline, found.baseline_side or side, found.baseline_runs or runs, found.baseline_seconds
     )
     if state.incumbent != state.baseline:
-        best = configuration(
-            state.incumbent,
-            state.environment,
-            profile=state.profiles.get(state.incumbent.key),
-            side=verification.best_side,
-            runs=verification.best_runs,
-            time_to_target=verification.best_seconds,
-            **devices,
-        )
-    return Outcome(state, baseline, best, verification.speedup, stop, verification.quality, rows)
+        best = of(state.incumbent, found.best_side, found.best_runs, found.best_seconds)
+    return Outcome(state, baseline, best, found.speedup, stop, found.quality, rows)
 
 
 def announce_kept(context: RunContext, state: SearchState, side: Side, speedup: Speedup) -> None:

@@ -127,11 +127,9 @@ def sharing_of(
     if floor is not None:
         try:
             neighbours.start()
-            allowed, reason = (
-                _measured(neighbours, places, floor, clock, deadline, rng)
-                if neighbours.freezing
-                else (False, "their processes cannot be stopped here, so that none is ever measured alone")
-            )
+            reason = "their processes cannot be stopped here, so that none is ever measured alone"
+            if neighbours.freezing:
+                allowed, reason = _measured(neighbours, places, floor, clock, deadline, rng)
         except (TrialFailed, WorkloadError) as failure:
             reason = f"they could not run at the same time: {getattr(failure, 'reason', failure.message)}"
     return Sharing(

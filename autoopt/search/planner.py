@@ -120,10 +120,8 @@ def _consider(
             return skipped(Verdict.NOT_APPLICABLE, refused)
         applies = strategy.applies(case)
         if not applies:
-            why, crashed = (
-                applies.reason or "it says that it does not apply",
-                case.inspected(strategy.name).get("error"),
-            )
+            why = applies.reason or "it says that it does not apply"
+            crashed = case.inspected(strategy.name).get("error")
             known = f" (its look into the workload failed: {crashed})" if crashed else ""
             return skipped(Verdict.NOT_APPLICABLE, f"{why}{known}")
         if untrainable and strategy.risk.trains_otherwise:
@@ -263,19 +261,16 @@ def at_the_ceiling(round_: Round) -> Stop | None:
     ceiling = round_.ceiling_step_seconds
     if not ceiling or not round_.stages or round_.bottleneck is not None:
         return None
-    return Stop(
-        reason=StopReason.AT_THE_CEILING,
-        detail=f"a step takes {1e3 * round_.step_seconds:.2f} ms, its ceiling here is {1e3 * ceiling:.2f} ms "
-        f"({round_.step_seconds / ceiling:.2f} times that): no stage is far enough from its own to hold it back",
-    )
+    takes = f"a step takes {1e3 * round_.step_seconds:.2f} ms, its ceiling here is {1e3 * ceiling:.2f} ms"
+    times = f"({round_.step_seconds / ceiling:.2f} times that)"
+    why = f"{takes} {times}: no stage is far enough from its own to hold it back"
+    return Stop(reason=StopReason.AT_THE_CEILING, detail=why)
 
 
 def nothing_left(plan: Queue, threshold: float) -> Stop:
     """The stop of a search whose queue has nothing more that is worth trying."""
     best = max((p.predicted.high for p in plan.skipped if p.predicted), default=None)
     if not plan.proposals and best is not None:
-        return Stop(
-            reason=StopReason.DIMINISHING_RETURNS,
-            detail=f"the best remaining prediction is {best:.3f}x, below the {threshold:.3f}x that would count",
-        )
+        why = f"the best remaining prediction is {best:.3f}x, below the {threshold:.3f}x that would count"
+        return Stop(reason=StopReason.DIMINISHING_RETURNS, detail=why)
     return Stop(reason=StopReason.EXHAUSTED, detail="every applicable strategy was tried on the incumbent")

@@ -36,11 +36,8 @@ def together(
 
     The change that promises most goes first; each further one is predicted next to those, so that what one saves is not
     promised by another once more, and as far as comparisons have not denied it. Where most predictions hold, the plan
-    has most of the gain after one screening. Of a script, only what its patch can say.
-
-    Args:
-        likely: the chance of a gain from which on it counts, where not the whole of its interval is one.
-        without: strategies that come with no other as its companion.
+    has most of the gain after one screening. Of a script, only what its patch can say. ``likely``: the chance of a gain
+    from which on it counts, where not the whole of its interval is one; ``without``: no companions of these strategies.
     """
     registry = context.runner.registry
     changes, parts, promises = list[Change](), dict[str, Member](), list[Estimate]()
@@ -70,15 +67,9 @@ def together(
     if len(promises) < fewest:
         return None
     ends = {end: prod(getattr(one, end) for one in promises) for end in ("value", "low", "high")}
-    return Candidate(
-        registry[changes[0].strategy],
-        changes[0],
-        tuple(changes[1:]),
-        plan,
-        Estimate(**ends, n=min(one.n for one in promises), kind=EstimateKind.SIMULATED),
-        combined=True,
-        joined=parts,
-    )
+    promise = Estimate(**ends, n=min(one.n for one in promises), kind=EstimateKind.SIMULATED)
+    first, *others = changes
+    return Candidate(registry[first.strategy], first, tuple(others), plan, promise, combined=True, joined=parts)
 
 
 def _promised_next_to(

@@ -216,7 +216,7 @@ class Rounds:
     ) -> None:
         """Tries changes of evaluation alone; what is kept of them moves no bottleneck of the step."""
         context, state, deadline = self.context, self.state, min(self._costs.deadline(), by)
-        try_evaluations(context, state, proposals, self._case(), state.rounds[-1], deadline, most, other)
+        try_evaluations(context, state, proposals, self._case(), deadline, most, other)
         for proposal in proposals:
             self._confirmations.tried(proposal.strategy.name)
 

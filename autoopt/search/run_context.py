@@ -160,9 +160,9 @@ class RunContext:
         """A durable comparison: measured once, read back from the journal by a resumed run.
 
         Args:
-            start: how the two sides are started, where the plan alone does not say it.
+            start: how the two sides are started, where the plan alone does not say it; ``options``: see
+                :meth:`rule`.
             earlier: pairs of processes from which it goes on.
-            options: see :meth:`rule`.
         """
 
         def measure() -> Comparison:

@@ -39,8 +39,8 @@ class Screening:
     """Screens candidates on the present incumbent; ``found`` is what did well.
 
     Args:
-        latest: until when may be screened more, on the run's clock, by what was found so far and by whether the
-            pair of the next screening counts for its confirmation.
+        latest: until when may be screened more, on the run's clock, by what was found and whether the next
+            screening's pair counts.
         confirming: seconds that the confirmation of what was found takes.
     """
 

@@ -366,7 +366,5 @@ class SearchState:
 
 def changes_text(changes: tuple[Change, ...]) -> str:
     """Changes as a user reads them: ``workers (num_workers=2) with threads (threads=1)``."""
-    return " with ".join(
-        f"{c.strategy} ({', '.join(f'{k}={v}' for k, v in c.setting.items())})" if c.setting else c.strategy
-        for c in changes
-    )
+    settings = ((c.strategy, ", ".join(f"{key}={value}" for key, value in c.setting.items())) for c in changes)
+    return " with ".join(f"{name} ({setting})" if setting else name for name, setting in settings)

@@ -338,11 +338,10 @@ class TrialRunner:
         """As ``autoopt.search.compare.arm.Start`` wants it; ``processes``: see ``launch``."""
         allowed = self._limits(plan)
         limits: dict[str, Any] = {"ready_seconds": allowed.ready, "warm_up_seconds": allowed.warm_up}
-        arm = (
-            TrialArm(self.launch(plan, label), plan, **limits)
-            if self.base.script is None
-            else ScriptArm(lambda: self.launch(plan, label, processes=processes), plan, **limits)
-        )
+        if self.base.script is None:
+            arm = TrialArm(self.launch(plan, label), plan, **limits)
+        else:
+            arm = ScriptArm(lambda: self.launch(plan, label, processes=processes), plan, **limits)
         arm.process = Path(self.latest_log or label).stem
         return arm
 
@@ -374,12 +373,8 @@ class TrialRunner:
     ) -> TrainedPair:
         """Trains both to the target from one seed, and so much further, alternately.
 
-        Where both do not fit into memory, one after the other; what is known of them decides it beforehand.
-
-        Args:
-            seconds, speedup: what a training of the baseline takes and how much faster the plan is, about.
-            keep: a folder for the baseline's weights.
-            limits: see :meth:`train`.
+        Where both do not fit into memory, one after the other; what is known of them decides it beforehand. ``keep``: a
+        folder for the baseline's weights; ``seconds``, ``speedup``: see :class:`Turns`; ``limits``: see :meth:`train`.
 
         Raises:
             TrialFailed: a training ended badly; ``side`` is 1 where it was the plan's.

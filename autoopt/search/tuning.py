@@ -1,7 +1,7 @@
 """``--tune``: a budgeted search of the optimizer's hyper-parameters, before the search of changes.
 
 Optuna's TPE asks for values, each is trained here from a seed that confirms nothing later, and successive halving ends
-those that are hopeless at their level. What is best is handed to the strategy ``hyperparameters``, whose confirmation
+those that are hopeless at their level. The best are handed to the strategy ``hyperparameters``, whose confirmation
 trains it anew from the seeds of the gate. Every level is a step of the journal: a resumed run asks for the same values
 again.
 """

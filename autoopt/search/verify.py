@@ -129,12 +129,10 @@ def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Veri
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
     trains_otherwise = gate.risk_over(plan, state.baseline).trains_otherwise
     if not trains_otherwise:
-        seen = gate.evidence(plan, state.baseline, state.facts)
-        comparison = by_whole_run(comparison, seen, state.objective)
-    if not trains_otherwise and comparison.decision in (Decision.REJECT, Decision.HARMFUL):
-        return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
-    pairs: list[TrainedPair] = []
-    quality = level
+        comparison = by_whole_run(comparison, gate.evidence(plan, state.baseline, state.facts), state.objective)
+        if comparison.decision in (Decision.REJECT, Decision.HARMFUL):
+            return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
+    pairs, quality = list[TrainedPair](), level
     train_with(context, state, plan, comparison)  # where it was not, and there is time for it now
     known = [pair for pair in context.gate.trained_pairs(plan) if pair.whole or whole is None]
     # more than two where those do not settle quality, the headline's interval is wide, or blocks disagree with it
@@ -161,9 +159,9 @@ def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Veri
         why = "a plan with more changes failed or trained otherwise, and no time was left to train this one"
         quality = quality.model_copy(update={"level": "undecided", "passed": None, "detail": why})
     if (quality is None or quality.passed is None) and not gate.accept_undecided:
-        why = quality.detail if quality is not None else "there was no time to train it"
-        undecided = quality or Quality(method="not_tested", level="undecided", detail=why)
-        return _not_passed(undecided, level, pairs, comparison.estimate), why
+        untold = Quality(method="not_tested", level="undecided", detail="there was no time to train it")
+        undecided = quality or untold
+        return _not_passed(undecided, level, pairs, comparison.estimate), undecided.detail
     found = _verification(context, state, comparison, quality, pairs)
     headline = found.speedup.headline
     if headline is not None and headline.value <= 1.0:
@@ -184,15 +182,12 @@ def evidence_of(
     context: RunContext, state: SearchState, plan: Plan, pairs: list[TrainedPair], level: Quality | None = None
 ) -> Evidence:
     """Evidence of a plan next to the baseline from these trainings alone."""
+    runs = {
+        "baseline_runs": tuple(pair.baseline for pair in pairs),
+        "candidate_runs": tuple(pair.best for pair in pairs),
+    }
     known = context.gate.evidence(plan, state.baseline, state.facts)
-    return known.model_copy(
-        update={
-            "baseline_runs": tuple(pair.baseline for pair in pairs),
-            "candidate_runs": tuple(pair.best for pair in pairs),
-            "incumbent_runs": (),
-            "level": level,
-        }
-    )
+    return known.model_copy(update={**runs, "incumbent_runs": (), "level": level})
 
 
 def _compared(context: RunContext, state: SearchState) -> Comparison:
@@ -221,14 +216,10 @@ def _train(
 ) -> TrainedPair | None:
     """Plan and baseline trained alternately from a fresh seed; None where there is no time, or where one fails.
 
-    Of a script it is a whole run of each, the patch in place of the plan, where the budget holds that. Where there is
-    not even the time for one such pair, the plan is trained alone next to the training that the baseline had at first:
-    enough to see that nothing broke, and no verified ratio.
-
-    Args:
-        ratio: of the plan's speed, where blocks of steps have shown it; at its lower end the plan's training is
-            expected to end.
-        whole: seconds of a whole run of the untouched script; None where whole runs do not show the plan.
+    Of a script it is a whole run of each, the patch in place of the plan, where the budget holds that (``whole``:
+    seconds of the untouched one). Where there is not even the time for one such pair, the plan is trained alone next to
+    the training that the baseline had at first: enough to see that nothing broke, and no verified ratio. At the lower
+    end of the ``ratio`` of speeds that blocks of steps have shown the plan's training is expected to end.
     """
     plan, seed = state.incumbent, context.seed + FRESH_SEEDS + number
     trainings, baseline = context.gate.trainings, context.gate.baseline
@@ -413,7 +404,7 @@ def _trainings_due(context: RunContext, state: SearchState) -> float:
     allocation, have = context.allocation, len(context.gate.trained_pairs(state.incumbent))
     each = allocation.trained_pair(state.speedup_so_far) + state.dearer_start(state.incumbent)
     missing = max(FEWEST_SEEDS - have, 0)
-    while missing > (not have) and context.now() + missing * each > allocation.budget:
+    while missing > (0 if have else 1) and context.now() + missing * each > allocation.budget:
         missing -= 1
     return missing * each
 

@@ -29,7 +29,7 @@ def stack(world: World, parts: dict[str, tuple[float, float]]) -> SearchState:
     """The state after the parts were kept together, with the log gain that was seen of each and its standard error."""
     options = Options(budget_seconds=world.budget)
     state = described(world.context, options)
-    benchmark(world.context, state, options)
+    benchmark(world.context, state)
     plan = Plan(changes=tuple(Change(strategy=name) for name in parts))
     state.incumbent = world.context.runner.registry.order(plan)
     state.together = {name: (name, None) for name in parts}

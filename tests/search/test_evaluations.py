@@ -153,6 +153,7 @@ def test_evaluations_wait_for_what_promises_more_than_they_could_bring(
         aa=SimpleNamespace(side=SimpleNamespace(step_seconds=None)),
         sites=None,
         trials=[],
+        rounds=[SimpleNamespace(step_seconds=0.1)],
         skip=lambda strategy, verdict, reason: found.append(reason),
     )
     context: Any = SimpleNamespace(
@@ -163,8 +164,7 @@ def test_evaluations_wait_for_what_promises_more_than_they_could_bring(
         announce=lambda event: None,
     )
     proposal = Proposal(strategy("evaluates", stages=frozenset({"evaluate"})), None, {})
-    round_: Any = SimpleNamespace(step_seconds=0.1)
     monkeypatch.setattr("autoopt.search.candidate.TrialEnded", lambda **_: None)
-    try_evaluations(context, state, [proposal], sample_case(), round_, deadline=5.0, other=other)
+    try_evaluations(context, state, [proposal], sample_case(), deadline=5.0, other=other)
     assert len(found) == 1
     assert why in found[0]

@@ -43,7 +43,7 @@ def test_a_stack_holds_the_better_of_two_that_exclude_each_other(tmp_path: Path)
         tmp_path, *known, speed=product(dict.fromkeys(("one", "two", "three"), 1.1)), noise=NoiseModel("quiet")
     )
     state = described(world.context, Options(budget_seconds=world.budget))
-    benchmark(world.context, state, Options(budget_seconds=world.budget))
+    benchmark(world.context, state)
     registry = world.context.runner.registry
 
     def seen(name: str) -> Any:

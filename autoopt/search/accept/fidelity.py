@@ -151,9 +151,8 @@ class Arrays:
         if not np.any(square):
             return self
         usual = float((self.scale * square).sum() / self.scale.sum())
-        of_each = _by_tensor(self, square * np.ones(len(self.scale))) / np.maximum(
-            _by_tensor(self, np.ones_like(self.scale)), 1
-        )
+        sampled = np.maximum(_by_tensor(self, np.ones_like(self.scale)), 1)
+        of_each = _by_tensor(self, square * np.ones(len(self.scale))) / sampled
         return replace(self, scale=np.where(of_each[self.tensor] > UNFELT**2 * usual, self.scale, 0.0))
 
 
@@ -236,20 +235,14 @@ class GradientFidelity:
     @property
     def clean(self) -> bool:
         """Whether nothing but the bound of the bias may speak against it."""
-        return (
-            self.finite
-            and not self.missing
-            and not self.another
-            and abs(self.slope - 1) <= SLOPE + 2 * self.slope_error
-            and self.worst <= TENSOR_ERROR
-        )
+        close = abs(self.slope - 1) <= SLOPE + 2 * self.slope_error and self.worst <= TENSOR_ERROR
+        return self.finite and not self.another and close
 
     @property
     def another(self) -> bool:
         """Certainly another gradient."""
-        return (
-            bool(self.missing) or self.error > GROSS_ERROR or abs(self.slope - 1) > GROSS_SLOPE + 2 * self.slope_error
-        )
+        off = abs(self.slope - 1) > GROSS_SLOPE + 2 * self.slope_error
+        return bool(self.missing) or self.error > GROSS_ERROR or off
 
     @property
     def text(self) -> str:
@@ -257,10 +250,8 @@ class GradientFidelity:
             return f"{self.missing} gets no gradient"
         if not self.finite:
             return "gradients are not finite"
-        return (
-            f"error {self.error:.2g} of the spread between batches, bias at most {self.bias_bound:.2g} of the mean "
-            f"gradient, length {self.slope:.3f}"
-        )
+        bias = f"bias at most {self.bias_bound:.2g} of the mean gradient"
+        return f"error {self.error:.2g} of the spread between batches, {bias}, length {self.slope:.3f}"
 
 
 def gradient_fidelity(arrays: Arrays, before: Array, after: Array, steps: int = UNKNOWN_STEPS) -> GradientFidelity:
@@ -430,15 +421,10 @@ def standing_still(
     """The first step, but for those that a scaler left out, with a parameter, in which the candidate's weights stay
     although the incumbent's move; both are (steps + 1, coordinates)."""
     count = min(len(before), len(after))
-    moved = np.diff(before[:count], axis=0) != 0
-    stays = np.diff(after[:count], axis=0) == 0
-    tensors = len(arrays.names)
-    for step in range(count - 1):
-        if step in allowed:
-            continue
-        moving = np.bincount(arrays.tensor, moved[step], tensors)
-        sampled = np.bincount(arrays.tensor, minlength=tensors)
-        still = np.bincount(arrays.tensor, stays[step], tensors)
+    moved, stays = np.diff(before[:count], axis=0) != 0, np.diff(after[:count], axis=0) == 0
+    sampled = _by_tensor(arrays, np.ones(len(arrays.tensor)))
+    for step in (step for step in range(count - 1) if step not in allowed):
+        moving, still = _by_tensor(arrays, moved[step]), _by_tensor(arrays, stays[step])
         found = (moving > 0.5 * sampled) & (still == sampled)
         if found.any():
             return step, arrays.names[int(np.argmax(found))]

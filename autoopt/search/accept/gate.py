@@ -60,12 +60,6 @@ SAME_BATCH = 0.2
 
 NOT_TESTED = Quality(method="not_tested")
 
-_SPEED = {
-    Decision.REJECT: Verdict.NO_GAIN,
-    Decision.HARMFUL: Verdict.HARMFUL,
-    Decision.INCONCLUSIVE: Verdict.INCONCLUSIVE,
-}
-
 
 def judge(comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> Judgement:
     """The verdict from what there is; gather what :func:`required_runs` asks for first."""
@@ -91,7 +85,8 @@ def before_quality(comparison: Comparison, evidence: Evidence) -> Judgement | No
         reason = failure.reason if verdict is Verdict.FAILED else f"the incumbent failed next to it: {failure.reason}"
         return Judgement(verdict=verdict, reason=reason, quality=NOT_TESTED)
     if comparison.decision is not Decision.ACCEPT and not _trained_anyway(comparison, evidence):
-        return Judgement(verdict=_SPEED[comparison.decision], reason=comparison.reason, quality=NOT_TESTED)
+        verdict = Verdict.NO_GAIN if comparison.decision is Decision.REJECT else Verdict(comparison.decision)
+        return Judgement(verdict=verdict, reason=comparison.reason, quality=NOT_TESTED)
     if not after.losses.losses:
         reason = "error: no loss was captured, so quality cannot be judged"
         return Judgement(verdict=Verdict.FAILED, reason=reason, quality=Quality(method="not_tested", passed=False))
@@ -233,9 +228,8 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
 
     def found(verdict: Verdict, reason: str, passed: bool | None, ratio: Estimate | None = None) -> Judgement:
         level = "trained" if passed else "undecided" if passed is None else None
-        quality = Quality.model_validate(
-            {"method": "metric", "passed": passed, "detail": reason, "level": level, **known}
-        )
+        seen = {"method": "metric", "passed": passed, "detail": reason, "level": level}
+        quality = Quality.model_validate({**seen, **known})
         over = evidence.planned_steps if ratio is not None and objective.users_target is None else None
         return Judgement(verdict=verdict, reason=reason, quality=quality, time_to_target=ratio, planned_steps=over)
 
@@ -381,11 +375,9 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
         return level or NOT_TESTED
     quality = metric_quality(difference, objective)
     if level is None or level.passed is not True or quality.passed is False:
-        there = (
-            arrived(pairs, evidence.baseline_runs, objective)
-            if by_target and quality.passed is None and level is not None
-            else quality
-        )
+        there = quality
+        if by_target and quality.passed is None and level is not None:
+            there = arrived(pairs, evidence.baseline_runs, objective)
         return there if there.passed else quality
     by_metric = ("metric", "baseline", "candidate", "difference", "margin", "seeds", "detectable_loss", "seeds_wanted")
     seen = quality.detail.removeprefix("quality undecided: observed ")

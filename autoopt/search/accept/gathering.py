@@ -219,13 +219,9 @@ class Probes:
         return seen
 
     def _measure(self, plan: Plan, facts: WorkloadFacts, steps: int | None, samples: int, asked: JsonDict) -> Probe:
-        """A probe in a process of its own.
-
-        Args:
-            asked: arguments that all probes of a pair have in common: see :meth:`pair`. ``weights``: files of kept
-                weights; ``elsewhere``: the incumbent's from weights far away from them; ``disturbed``: so far away,
-                over each weight, they begin; ``draws``: of another seed.
-        """
+        """A probe in a process of its own; ``asked`` are the arguments that all probes of a pair have in common, such
+        as ``weights`` (files of kept ones), ``elsewhere`` (far away from them), ``disturbed`` (so far away),
+        ``draws`` (of another seed)."""
         number = len(list(self._directory.glob("probe-*.npz")))
         script = facts.adapter == "script"
         slow = script and (self.step_seconds or 0.0) > SLOW_STEP

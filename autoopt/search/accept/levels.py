@@ -111,11 +111,11 @@ def level_of(
     if doubt:
         return found.quality("undecided", doubt + _unseen(before.probe, after.probe) + data.note, passed=None)
     worst = max(points, key=lambda point: point.bias_bound)
-    detail = (
-        f"the same training but for rounding: {worst.text} at worst of {_points_text(len(points), before.probe)} of "
-        f"{worst.batches} batches, equal updates{found.price}{_unseen(before.probe, after.probe)}"
-        f"{data.note}"
-    )
+    at = f"{worst.text} at worst of {_points_text(len(points), before.probe)} of {worst.batches} batches"
+    unseen = f"{_unseen(before.probe, after.probe)}{data.note}"
+    charged = found.penalty is not None and found.penalty.value >= 1.005  # shown where it is a per cent or nearly one
+    price = f", charged as {found.penalty.value - 1:.1%} more steps" if found.penalty is not None and charged else ""
+    detail = f"the same training but for rounding: {at}, equal updates{price}{unseen}"
     return found.quality("equivalent", detail, passed=True)
 
 
@@ -138,12 +138,6 @@ class _Found:
         self._before, self._after, self._points = before, after, points
         self._finite = [point for point in points if isfinite(point.error)]
         self.penalty = max((p.penalty for p in self._finite), key=lambda penalty: penalty.value, default=None)
-
-    @property
-    def price(self) -> str:
-        if self.penalty is None or self.penalty.value < 1.005:  # shown where it is a per cent or nearly one
-            return ""
-        return f", charged as {self.penalty.value - 1:.1%} more steps"
 
     def quality(self, level: str | None, detail: str, *, passed: bool | None) -> Quality:
         finite = self._finite
@@ -186,9 +180,8 @@ class _Found:
         epochs, read_on = self._after.probe.epochs, self._after.probe.rolled
         if "epoch" not in self._both() and (len(epochs) < 2 or read_on):  # recorded steps may go beyond an epoch
             missed.append("what the training does at the end of an epoch")
-        missed.append(
-            f"what the training does otherwise after step {min(one.trained or one.steps, other.trained or other.steps)}"
-        )
+        last = min(one.trained or one.steps, other.trained or other.steps)
+        missed.append(f"what the training does otherwise after step {last}")
         if not self._points:
             missed.append("rounding of gradients")
         return "; ".join(missed)
@@ -219,9 +212,8 @@ def _points(before: ProbeResult, after: ProbeResult, steps: int, *, alike: bool)
 def _same_samples(one: Probe, other: Probe) -> bool:
     """Whether gradients are of the same samples in the same order, in however many micro-batches of a step."""
     known = one.gradient_samples
-    return (
-        bool(known) and all(known) and known == other.gradient_samples
-    ) or one.gradient_digests == other.gradient_digests
+    same = bool(known) and all(known) and known == other.gradient_samples
+    return same or one.gradient_digests == other.gradient_digests
 
 
 def _identical(
@@ -238,10 +230,8 @@ def _identical(
     if deterministic is False and before.probe.digests != after.probe.digests:
         if not points or not exact or not all(before.probe.orders) or not same_on_average(paths).passed:
             return ""
-        return (
-            f"same labels in the same order over {steps} steps and the same gradients of the same batches; other draws "
-            f"of augmentation"
-        )
+        labels = f"same labels in the same order over {steps} steps"
+        return f"{labels} and the same gradients of the same batches; other draws of augmentation"
     if not same_to_rounding(paths, epsilon).passed or not exact:
         return ""  # losses of a short probe hide what half precision does to each gradient
     apart = weight_difference(before.arrays, after.arrays)

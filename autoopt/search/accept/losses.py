@@ -240,10 +240,9 @@ def judge_whole_runs(quality: Quality, evidence: Evidence) -> Quality:
 
 @dataclass(frozen=True)
 class _OwnSpread:
-    """Losses of candidate and baseline next to each other, by window.
+    """Losses of candidate and baseline next to each other, by window; ``first`` is the step that each begins with.
 
     Args:
-        first: the step that each window begins with.
         means, errors: of the differences, and what scatter within a window explains of them, (seeds, windows).
         spread: how far trainings of the baseline lie from each other, (windows,).
         margin: the tolerance, in units of the loss.

@@ -125,7 +125,7 @@ def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> Metri
         return None
     known, residuals = list[tuple[float, float]](), list[float]()
     for before, after in pairs:
-        left, right = fit(before.curve, objective.mode), fit(after.curve, objective.mode)
+        left, right = (fit(run.curve, objective.mode) for run in (before, after))
         if left is None or right is None:
             continue
         step = min(float(left.steps[-1]), float(right.steps[-1]))
@@ -267,17 +267,13 @@ def trained_quality(quality: Quality, further: FurtherSteps | None, allowed: flo
         detail = f"{quality.detail}; {text}, where the speedup pays for {allowed:.3g}"
         return quality.model_copy(update={"detail": detail})
     missed = f"{further.detectable(allowed):.3g} times the steps"
-    return quality.model_copy(
-        update={
-            "level": "trained",
-            "passed": True,
-            "step_penalty": further.ratio,
-            "seeds_wanted": None,
-            "rests_on": f"steps to the target, from {_seeds(further.ratio.n)}",
-            "would_miss": f"less than {missed}, and losses of the metric that take no further steps to the target",
-            "detail": f"{text}, where the speedup pays for {allowed:.3g}; {missed} would have been refused with 80 %",
-        }
-    )
+    found = {
+        "rests_on": f"steps to the target, from {_seeds(further.ratio.n)}",
+        "would_miss": f"less than {missed}, and losses of the metric that take no further steps to the target",
+        "detail": f"{text}, where the speedup pays for {allowed:.3g}; {missed} would have been refused with 80 %",
+    }
+    passed = {"level": "trained", "passed": True, "step_penalty": further.ratio, "seeds_wanted": None}
+    return quality.model_copy(update={**passed, **found})
 
 
 def arrived(pairs: Pairs, baseline: Sequence[TrainingRun], objective: Objective) -> Quality:

@@ -232,14 +232,10 @@ def _without_chance(found: SameSteps, evidence: Evidence) -> Parts:
     before, after = found.before, found.after
     halved = after.epoch_seconds <= before.epoch_seconds / 2
     measured = evidence.evaluation_ratio not in (None, 1.0)
-    return replace(
-        after,
-        fixed_seconds=max(before.fixed_seconds, after.fixed_seconds),
-        epoch_seconds=after.epoch_seconds if halved else max(before.epoch_seconds, after.epoch_seconds),
-        evaluation_seconds=after.evaluation_seconds
-        if measured
-        else max(before.evaluation_seconds, after.evaluation_seconds),
-    )
+    fixed = max(before.fixed_seconds, after.fixed_seconds)
+    epoch = after.epoch_seconds if halved else max(before.epoch_seconds, after.epoch_seconds)
+    evaluation = after.evaluation_seconds if measured else max(before.evaluation_seconds, after.evaluation_seconds)
+    return replace(after, fixed_seconds=fixed, epoch_seconds=epoch, evaluation_seconds=evaluation)
 
 
 def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:

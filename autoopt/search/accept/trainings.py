@@ -141,10 +141,8 @@ class Trainings:
     ) -> TrainedPair:
         """Baseline and plan trained from that seed, alternately: a paired measurement of whole trainings.
 
-        Args:
-            beyond: share of the steps to the target that both are trained on thereafter.
-            remember: both runs answer for their plans from then on, as those of :meth:`get` do.
-            keep, max_seconds: see :meth:`get`; of the baseline, and of each.
+        ``beyond``: share of the steps to the target that both are trained on thereafter; ``remember``: both runs answer
+        for their plans from then on, as those of :meth:`get` do, where ``keep`` and ``max_seconds`` are described.
 
         Raises:
             TrialFailed: the plan's training ended badly, or the baseline's did.
@@ -191,12 +189,8 @@ class Trainings:
         speedup: float = 1.0,
         remember: bool = False,
     ) -> TrainedPair:
-        """A whole run of the script with the patch of one plan, and of one with that of another.
-
-        Args:
-            baseline: without changes: the untouched script.
-            seed: names the pair, and says which goes first: the script has seeds of its own.
-            speedup, remember, max_seconds: see :meth:`interleaved`.
+        """A whole run of the script with the patch of one plan, and of one with that of another: see
+        :meth:`~autoopt.search.trial_runner.TrialRunner.whole_runs`; for ``remember`` see :meth:`interleaved`.
 
         Raises:
             TrialFailed: one of them ended badly, or was not at its end in time.

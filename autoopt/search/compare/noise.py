@@ -25,7 +25,6 @@ def control(
 
     Args:
         most: further pairs, up to so many, while the seconds of the rule last; None: no further ones.
-        options: see :func:`autoopt.search.compare.contest.compare`.
 
     Returns:
         The noise (None values where not one pair could be measured) and the comparison it came from, whose sides
