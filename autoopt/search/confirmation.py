@@ -201,16 +201,17 @@ def drawn_otherwise(context: RunContext, state: SearchState, changes: Sequence[C
     return found
 
 
-def seconds_of_trainings(context: RunContext, state: SearchState, left: float) -> float:
+def seconds_of_trainings(context: RunContext, state: SearchState, left: float, speedup: float) -> float:
     """Seconds to compare one setting and to train it and the baseline to the target from two seeds.
 
     Before the baseline was trained this is a guess by its share of the budget, and a target may be reached in a tenth
     of that: where the guess alone forbids a trial and somebody named a target, the baseline is trained first.
+    ``speedup``: that it is predicted to be; a training that takes longer is given up.
     """
     allocation = context.allocation
     if state.trained is None and state.objective.target is not None and not context.stopping():
         starts = 2 * FEWEST_SEEDS * allocation.start_seconds  # of baseline and plan
         least = allocation.baseline(target_given=True) + allocation.comparison + starts
-        if allocation.comparison + allocation.verification(2) > left >= least:
+        if allocation.comparison + allocation.verification(2, speedup) > left >= least:
             train_first(context, state)
-    return context.allocation.comparison + context.allocation.verification(2)
+    return context.allocation.comparison + context.allocation.verification(2, speedup)

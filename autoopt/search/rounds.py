@@ -27,6 +27,7 @@ from autoopt.search.planner import (
     Queue,
     at_the_ceiling,
     build_queue,
+    by_promise,
     nothing_left,
     predict,
     predicted_gain,
@@ -325,10 +326,11 @@ class Rounds:
     def _train(self, proposals: Sequence[Proposal]) -> bool:
         """Tries what trains otherwise, where there is time for the runs to the target that it takes."""
         context, state = self.context, self.state
-        waiting = [proposal for proposal in proposals if self._takes_trainings(proposal)]
+        waiting = by_promise([proposal for proposal in proposals if self._takes_trainings(proposal)])
         by_runs = self._ends_at_the_target()
         for n, proposal in enumerate(waiting):
-            needed = 0.0 if by_runs else seconds_of_trainings(context, state, self._left())
+            speedup = max(predicted_gain(proposal.predicted) or 1.0, 1.0)
+            needed = 0.0 if by_runs else seconds_of_trainings(context, state, self._left(), speedup)
             left = self._left()
             if needed > left or context.stopping():
                 self._no_time_to_train(proposal, needed, left)

@@ -150,8 +150,10 @@ class Probes:
         return before, other._probe(candidate, facts, asked, before)
 
     def _usual(self, facts: WorkloadFacts, until: int) -> int:
-        step = self.step_seconds
-        most = GRADIENTS // 2 if step is None else min(GRADIENTS, SECONDS / _POINTS / step)
+        step, half = self.step_seconds, GRADIENTS // 2
+        most = half if step is None else min(GRADIENTS, SECONDS / _POINTS / step)
+        if most < half <= _MORE * most:  # fewer hardly tell a bias: both would be probed again, from their starts
+            most = half
         if facts.adapter == "script" and until:  # its own steps are used up, and it ends where there are no more
             most = min(most, until / 2 / _POINTS)
         return max(FEWEST_GRADIENTS, int(most))
