@@ -16,13 +16,14 @@ part of a step's mean, and of no microbenchmark's median."""
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import os
 import statistics
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -333,21 +334,38 @@ def steps_by_threads(training: LiveTraining, counts: list[int], seconds: float, 
     present, setup, kept_up = torch.get_num_threads(), training.setup, set[int]()
     if training.device.kind != "cpu" or unswitchable(setup, setup.with_flags(threads=present), training.switches):
         return []
-    turn = seconds / max(1, len(counts)) / (2 * _PAIRS)
+    turn, blocks = seconds / max(1, len(counts)) / (2 * _PAIRS), list[Sequence[float]]()
 
     def step(threads: int) -> float:
         training.do(lambda: torch.set_num_threads(threads))
         ramp = max(cycle, 0 if threads in kept_up else ready_batches(training))
         block = run_block(training, lambda done, elapsed: elapsed >= turn and done % cycle == 0, ramp_steps=ramp)
         (kept_up.add if block.kept_up else kept_up.discard)(threads)
+        blocks.append(block.step_seconds)
         return usual_step(block.step_seconds, cycle)
 
     try:
         found = ratios_by_threads(step, counts, seconds, most=_PAIRS)
     finally:
         training.do(lambda: torch.set_num_threads(present))
-    workers = training.loader.loader.num_workers
-    return [Overlap(workers=workers, threads=threads, **summary(each).model_dump()) for threads, each in found.items()]
+    workers, scatter = training.loader.loader.num_workers, scatter_of_blocks(blocks)
+
+    def tried(threads: int, ratios: list[float]) -> Overlap:
+        timing = summary(ratios)
+        # two ratios that happen to agree are no small error
+        spread = max(timing.spread, scatter * math.sqrt(2 / len(ratios)))
+        return Overlap(workers=workers, threads=threads, **{**timing.model_dump(), "spread": spread})
+
+    return [tried(threads, ratios) for threads, ratios in found.items()]
+
+
+def scatter_of_blocks(blocks: Sequence[Sequence[float]]) -> float:
+    """How the logs of blocks of steps scatter, by how steps differ from those before them; 0 of single steps."""
+    apart = [abs(math.log(after / before)) for block in blocks for before, after in itertools.pairwise(block)]
+    if not apart:
+        return 0.0
+    of_step = statistics.median(apart) / (math.sqrt(2) * statistics.NormalDist().inv_cdf(0.75))
+    return of_step / math.sqrt(statistics.fmean(map(len, blocks)))
 
 
 def fed_combinations(cores: int, threads: int, waits: bool) -> list[tuple[int, int]]:

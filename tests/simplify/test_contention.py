@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,7 +16,13 @@ from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import Contention
 from autoopt.simplify import contention
 from autoopt.simplify.batches import restored
-from autoopt.simplify.contention import combinations, fed_combinations, measure_contention, measure_overlap
+from autoopt.simplify.contention import (
+    combinations,
+    fed_combinations,
+    measure_contention,
+    measure_overlap,
+    scatter_of_blocks,
+)
 from autoopt.simplify.drilldown import measure_inputs
 from autoopt.simplify.pipeline import Demand, InterferenceModel, period
 
@@ -216,3 +223,13 @@ def test_what_is_long_is_not_repeated_so_often(plant: Callable[[str], Any]) -> N
     assert contention.cache_effects_of(training, [next(iter(training.loader.loader))], inputs, 10.0, 1.0) == {}
     unmeasured = inputs.model_copy(update={"sample": None})
     assert contention.cache_effects_of(training, [next(iter(training.loader.loader))], unmeasured, 1e-3, 1.0) == {}
+
+
+@pytest.mark.parametrize("length", [2, 3, 10])
+@pytest.mark.parametrize("sd", [0.02, 0.3])
+def test_blocks_scatter_as_their_steps_do_though_two_of_them_agree(length: int, sd: float) -> None:
+    draw = np.random.default_rng(4)
+    blocks = [0.3 * np.exp(sd * draw.normal(size=length)) for _ in range(400)]
+    assert scatter_of_blocks(blocks) == pytest.approx(sd / length**0.5, rel=0.3)
+    assert scatter_of_blocks([[0.3, 0.2], [0.2, 0.3]]) > 0.15
+    assert scatter_of_blocks([[0.3], [0.2]]) == 0.0
