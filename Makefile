@@ -56,8 +56,11 @@ test: ## lint, types, import contract and the default tests
 	@$(MAKE) --no-print-directory --jobs 2 default-tests check
 
 # Each process of the tests imports what all tests import: from files that one of them has compiled, a third of the time.
-default-tests: install-dev
+$(VENV)/.compiled: $(VENV)/.installed-dev
 	@$(BIN)/python -c "import pytest, torch._dynamo; pytest.main(['--collect-only', '-qq'])" >/dev/null
+	@touch $@
+
+default-tests: $(VENV)/.compiled
 	$(BIN)/python -m pytest $(PYTEST) $(PARALLEL) -m "not slow and not gpu"
 
 test-all: install-dev browser check ## the same with the slow tests
