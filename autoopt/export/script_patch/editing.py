@@ -97,12 +97,15 @@ class Edits:
         Raises:
             NoHonestEditError: another argument has been given another value so.
         """
-        new = cst.parse_expression(text, config=self.source.tree.config_for_parsing)
+        new = self.expression(text)
         old, owner = self.replaced.get(node), self.owners.get(node)
         if old is not None and (owner is None or owner is not on_behalf) and not new.deep_equals(old):
             where = f"{self.source.name}:{self.source.lines(node).start.line}"
             raise NoHonestEditError(f"{where} decides another argument, too, which gets another value")
         self.replaced[node], self.owners[node] = new, on_behalf
+
+    def expression(self, text: str) -> cst.BaseExpression:
+        return cst.parse_expression(text, config=self.source.tree.config_for_parsing)
 
     def replace_statement(self, spot: Spot, text: str) -> None:
         """Puts one or more statements in the place of one; what stands above it stays."""
@@ -186,7 +189,7 @@ class _Editor(cst.CSTTransformer):
         merges = isinstance(original_node, cst.Call) and any(one in self.edits.merged for one in original_node.args)
         around = self.edits.around.get(original_node, ())
         for text in around:
-            updated = self._expression(text.replace("{call}", self.edits.source.code(updated)))
+            updated = self.edits.expression(text.replace("{call}", self.edits.source.code(updated)))
         if original_node in self.edits.arguments or merges or around:
             updated = self._fitting(original_node, updated)
         for name, value in self.edits.merged.get(original_node, {}).items():
@@ -269,9 +272,6 @@ class _Editor(cst.CSTTransformer):
         leading = inner[0].leading_lines
         body = statement.body.with_changes(body=[inner[0].with_changes(leading_lines=()), *inner[1:]])
         return statement.with_changes(body=body, leading_lines=leading)
-
-    def _expression(self, text: str) -> cst.BaseExpression:
-        return cst.parse_expression(text, config=self.edits.source.tree.config_for_parsing)
 
     def _parsed(self, text: str) -> Statement:
         return cst.parse_statement(text, config=self.edits.source.tree.config_for_parsing)
