@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, guessed, more_or_less
+from autoopt_strategies.common import ChangedOptimizer, Setting, Settings, guessed, more_or_less
 from autoopt_strategies.compute.rewriting.source import part_of
 
 ADAM = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
@@ -78,15 +77,11 @@ def matrices_by_muon(optimizer: Any, besides: tuple[int, ...], factor: float) ->
     return optimizer
 
 
-@dataclass(frozen=True)
-class UpdateMatrices:
-    """``factory -> factory`` whose optimizer steps matrices by Muon; arguments of :func:`matrices_by_muon`."""
-
-    besides: tuple[int, ...]
-    factor: float = 1.0
-
-    def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda params: matrices_by_muon(factory(params), self.besides, self.factor)
+def around(function: Callable[..., Any], arguments: str, note: str) -> Recipe:
+    """The recipe of a function that changes an optimizer in place, around the call that makes it."""
+    call = f"{function.__name__}({{}}, {arguments})"
+    edits = (Edit("optimizer", (call.format("{call}"),), parts=(part_of(function),)),)
+    return Recipe.noted(f"optimizer = {call.format('optimizer')}", note, edits)
 
 
 class Muon(Strategy):
@@ -132,12 +127,11 @@ class Muon(Strategy):
         return more_or_less(*({"besides": besides, "factor": factor} for factor in FACTORS))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_optimizer(UpdateMatrices(tuple(setting["besides"]), setting["factor"]))
+        return setup.with_optimizer(ChangedOptimizer(matrices_by_muon, (tuple(setting["besides"]), setting["factor"])))
 
     def recipe(self, setting: Setting) -> Recipe:
-        call = f"{matrices_by_muon.__name__}({{}}, besides={tuple(setting['besides'])}, factor={setting['factor']:g})"
-        edits = (Edit("optimizer", (call.format("{call}"),), parts=(part_of(matrices_by_muon),)),)
-        return Recipe.noted(f"optimizer = {call.format('optimizer')}", "Muon for hidden weight matrices", edits)
+        arguments = f"besides={tuple(setting['besides'])}, factor={setting['factor']:g}"
+        return around(matrices_by_muon, arguments, "Muon for hidden weight matrices")
 
     def inspect(self, live: Any) -> Setting:
         """Places of matrices that stay with the optimizer, and the share of the parameters that the others hold."""

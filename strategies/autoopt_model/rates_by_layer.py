@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_model.muon import ADAM
-from autoopt_strategies.common import Setting, Settings, at_most, batch_now, declared, while_kept
-from autoopt_strategies.compute.rewriting.source import part_of
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_model.muon import ADAM, around
+from autoopt_strategies.common import ChangedOptimizer, Setting, Settings, at_most, batch_now, declared, while_kept
 from autoopt_strategies.training.batch_size import BatchSize
 
 TIMES = 4
@@ -83,17 +81,6 @@ def lamb(optimizer: Any, factor: float, most: float = 10.0) -> Any:
 RULES: dict[str, Callable[..., Any]] = {"lars": lars, "lamb": lamb}
 
 
-@dataclass(frozen=True)
-class ScaleSteps:
-    """``factory -> factory`` whose optimizer steps by one of :data:`RULES`, with this argument."""
-
-    rule: str
-    by: float
-
-    def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda params: RULES[self.rule](factory(params), self.by)
-
-
 class RatesByLayer(Strategy):
     """Sizes each layer's step by its weights, together with a batch four times as large.
 
@@ -143,12 +130,10 @@ class RatesByLayer(Strategy):
         return larger(case)
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_optimizer(ScaleSteps(setting["rule"], setting["by"]))
+        return setup.with_optimizer(ChangedOptimizer(RULES[setting["rule"]], (setting["by"],)))
 
     def recipe(self, setting: Setting) -> Recipe:
-        rule, call = RULES[setting["rule"]], f"{setting['rule']}({{}}, {setting['by']:g})"
-        edits = (Edit("optimizer", (call.format("{call}"),), parts=(part_of(rule),)),)
-        return Recipe.noted(f"optimizer = {call.format('optimizer')}", f"{setting['rule'].upper()}'s steps", edits)
+        return around(RULES[setting["rule"]], f"{setting['by']:g}", f"{setting['rule'].upper()}'s steps")
 
 
 def larger(case: Case) -> list[Change]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from time import perf_counter
@@ -382,3 +383,18 @@ def frugal(numbers: Iterable[int], predicted: Callable[[int], Estimate | None]) 
         return None
     best = max(known.values())
     return min(number for number, value in known.items() if value >= best / (1 + LEAST_SAVING))
+
+
+@dataclass(frozen=True)
+class ChangedOptimizer:
+    """``factory -> factory`` whose optimizer is what a function makes of the user's.
+
+    Args:
+        change: ``change(optimizer, *arguments) -> optimizer``.
+    """
+
+    change: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+    def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda params: self.change(factory(params), *self.arguments)

@@ -19,8 +19,9 @@ from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import run_block
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
+from autoopt_strategies.common import ChangedOptimizer
 from autoopt_strategies.compute.channels_last import to_channels_last
-from autoopt_strategies.compute.fused_optimizer import UpdateBy
+from autoopt_strategies.compute.fused_optimizer import updating_by
 from autoopt_strategies.compute.garbage_collection import CollectRarely
 from tests.benchmark.small_training import net, one_cycle, workload
 
@@ -74,14 +75,17 @@ SETUPS = {
     "autocast": Setup().with_precision(dtype="bfloat16"),
     "matmul": Setup().with_precision(matmul="medium"),
     "threads": Setup().with_flags(threads=1),
-    "fused": Setup().with_optimizer(UpdateBy("fused")),
-    "foreach": Setup().with_optimizer(UpdateBy("foreach")),
+    "fused": Setup().with_optimizer(ChangedOptimizer(updating_by, ("fused",))),
+    "foreach": Setup().with_optimizer(ChangedOptimizer(updating_by, ("foreach",))),
     "collector": Setup().with_optimizer(CollectRarely(2)),
     "loss": Setup().with_loss(doubled),
     "copies": Setup().with_transfer(non_blocking=True, prefetch=2),
     "layout": Setup().with_model(to_channels_last),
     "layout and precision": Setup().with_precision(dtype="bfloat16").with_model(to_channels_last),
-    "several": Setup().with_precision(dtype="bfloat16").with_optimizer(UpdateBy("fused")).with_flags(threads=1),
+    "several": Setup()
+    .with_precision(dtype="bfloat16")
+    .with_optimizer(ChangedOptimizer(updating_by, ("fused",)))
+    .with_flags(threads=1),
     "itself": Setup(),
 }
 

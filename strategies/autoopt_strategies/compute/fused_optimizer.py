@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
+    ChangedOptimizer,
     Setting,
     Settings,
     at_most,
@@ -23,22 +22,12 @@ FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 GROUPED = FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
 
 
-@dataclass(frozen=True)
-class UpdateBy:
-    """``factory -> factory`` whose optimizer updates by one of torch's implementations.
+def updating_by(optimizer: Any, implementation: str) -> Any:
+    """The same optimizer with another of torch's implementations; as it is, where its class has none such.
 
     Args:
         implementation: ``fused`` (one kernel for many parameters) or ``foreach`` (one per operation).
     """
-
-    implementation: str = "fused"
-
-    def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda params: updating_by(factory(params), self.implementation)
-
-
-def updating_by(optimizer: Any, implementation: str) -> Any:
-    """The same optimizer with another implementation; as it is, where its class has none such."""
     if implementation not in optimizer.defaults:  # of several optimizers of a script, one may be L-BFGS
         return optimizer
     other = "foreach" if implementation == "fused" else "fused"
@@ -150,7 +139,7 @@ class FusedOptimizer(Strategy):
         return update_ratios(live.training.optimizer, float(free or 0))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_optimizer(UpdateBy(setting["implementation"]))
+        return setup.with_optimizer(ChangedOptimizer(updating_by, (setting["implementation"],)))
 
     def recipe(self, setting: Setting) -> Recipe:
         word = setting["implementation"]

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, batch_now, gain, memory_short
-
-
-def in_backward(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``factory -> factory`` whose optimizer updates each parameter during the backward pass."""
-    return lambda params: spread(factory(params))
+from autoopt_strategies.common import ChangedOptimizer, Setting, at_most, batch_now, gain, memory_short
 
 
 def spread(optimizer: Any) -> Any:
@@ -98,7 +92,7 @@ class OptimizerInBackward(Strategy):
         return float(case.workload.model.parameter_bytes)
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_optimizer(in_backward)
+        return setup.with_optimizer(ChangedOptimizer(spread))
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (
