@@ -187,10 +187,11 @@ def profile_stages(
         again = tasks.may("the step after its stages", f"{SIMPLIFY}:running", **each)
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
         block, reference = whole(*halves)
-        if timings:  # steps with other numbers of threads are in units of the present step
-            usual, steps = block.seconds / max(block.steps, 1), tried.get("steps", ())
-            by_threads = [{**step, "seconds": usual * step["seconds"]} for step in steps]
-            timings["overlaps"] = [*timings.get("overlaps", ()), *by_threads]
+        own: JsonDict = {}
+        if timings:
+            block_of = {"of_plan": each["min_steps"], "seconds": each["seconds"], "min_steps": each["min_steps"]}
+            own = tasks.may("functions outside the model", f"{SIMPLIFY}:own_code", **block_of)
+            timings |= _as_they_run(timings, own, block, tried.get("steps", ()))
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         foreign: float | None = None
         if after:
@@ -218,16 +219,35 @@ def profile_stages(
         )
         on_profile(seen)
         advice: JsonDict = {}
-        own: JsonDict = {}
         if advise and timings:
-            block_of = {"of_plan": each["min_steps"], "seconds": each["seconds"], "min_steps": each["min_steps"]}
-            own = tasks.may("functions outside the model", f"{SIMPLIFY}:own_code", **block_of)
             advice = tasks.may("advice", f"{SIMPLIFY}:advise", timings=timings, step_seconds=seen.step_seconds)
         if trace:
             tasks.may("trace", f"{BENCHMARK}:trace", directory=trace, steps=4)
     found = tuple(Advice.model_validate(item) for item in advice.get("advice", ()))
     functions = tuple(Deeper.model_validate(item) for item in own.get("functions", ()))
     return seen.model_copy(update={"advice": found, "own": functions, "missing": tuple(tasks.missing)})
+
+
+def _as_they_run(timings: JsonDict, own: JsonDict, block: Block, by_threads: Sequence[JsonDict]) -> JsonDict:
+    """The host's seconds and fed steps with what steps on held batches leave out: the user's own functions.
+
+    A step that ran itself, with other threads, stands for the one that was fed with as many.
+
+    Args:
+        by_threads: of those, in units of the present step.
+    """
+    usual, data = (seconds / max(block.steps, 1) for seconds in (block.seconds, block.stage_seconds.get("data", 0.0)))
+    seconds = sum(one["seconds"] for one in own.get("functions", ())) if own.get("left_out") else 0.0
+    if not timings.get("inputs", {}).get("sample"):  # those that make batches are timed as such
+        seconds = max(seconds - data, 0.0)
+    ran = [{**step, "seconds": usual * step["seconds"]} for step in by_threads]
+    known = {(one["workers"], one["threads"]) for one in ran}
+    fed = [{**one, "seconds": one["seconds"] + seconds} for one in timings.get("overlaps", ())]
+    host = timings.get("host") or {"seconds": 0.0}
+    return {
+        "overlaps": [*(one for one in fed if (one["workers"], one["threads"]) not in known), *ran],
+        "host": {**host, "seconds": host["seconds"] + seconds} if seconds else timings.get("host"),
+    }
 
 
 def _worth_running(timings: JsonDict, step: float) -> list[int]:

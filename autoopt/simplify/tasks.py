@@ -42,14 +42,17 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
 
 @drives
 def own_code(live: Any, seconds: float, min_steps: int = 1) -> JsonDict:
-    """``functions`` (``records.Deeper``) of the user's that take a share of a step outside of the model."""
+    """``functions`` (``records.Deeper``) of the user's that take a share of a step outside of the model.
+
+    ``left_out``: steps on held batches are without them.
+    """
     with Sampler(live.training) as sampler:
         block = run_block(live.training, lambda done, passed: done >= min_steps and passed >= seconds)
     step, found = block.seconds / max(block.steps, 1), list[Deeper]()
     for name, file, line, share in sampler.samples.functions():
         if share >= LEAST:
             found.append(Deeper(name=name, kind="line", seconds=share * step, file=file, line=line))
-    return {"functions": [one.model_dump() for one in found]}
+    return {"functions": [one.model_dump() for one in found], "left_out": not live.training.takes_batches}
 
 
 @drives

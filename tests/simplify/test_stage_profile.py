@@ -89,6 +89,35 @@ def test_steps_that_were_tried_with_other_threads_are_in_seconds_of_the_block() 
     assert threads == pytest.approx({**tried, "seconds": 0.5 * step})
 
 
+@pytest.mark.parametrize(
+    ("left_out", "sample", "added"),
+    [(True, {"seconds": 1e-3}, 0.03), (True, None, 0.01), (False, {"seconds": 1e-3}, 0.0)],
+    ids=["a script", "a script whose functions make its batches, too", "a build"],
+)
+def test_a_scripts_own_functions_are_a_part_of_its_steps(
+    left_out: bool, sample: dict[str, float] | None, added: float
+) -> None:
+    """Steps on held batches leave them out: what they take would look like contention that other workers end."""
+    function = {"name": "targets", "kind": "line", "seconds": 0.03, "file": "train.py", "line": 9}
+    fed = [{"workers": 2, "threads": threads, "seconds": 0.05, "spread": 0.0} for threads in (1, 2)]
+    stages = {"device": "cpu", "overlaps": fed, "threads": 2, "compute_by_threads": {2: 1e-4, 1: 2e-4}}
+    stages |= {"inputs": {"sample": sample}, "host": {"seconds": 0.002}}
+    block = {**BLOCK, "stage_seconds": {"data": 0.2}}
+    found = profile(
+        FakeTrials(
+            measure_stages=stages,
+            running={"block": block, "reference": None},
+            own_code={"functions": [function], "left_out": left_out},
+            try_threads={"steps": [{"workers": 2, "threads": 1, "seconds": 0.9, "spread": 0.1}]},
+        )
+    )
+    assert found.timings["host"]["seconds"] == pytest.approx(0.002 + added)
+    steps = {(one["workers"], one["threads"]): one["seconds"] for one in found.timings["overlaps"]}
+    assert steps == pytest.approx({(2, 2): 0.05 + added, (2, 1): 0.9 * found.step_seconds}), (
+        "a step itself, where it ran"
+    )
+
+
 def test_threads_whose_compute_alone_takes_longer_than_the_step_are_not_tried() -> None:
     trials = FakeTrials(measure_stages={"device": "cpu", "threads": 2, "compute_by_threads": {2: 1e-4, 1: 1e3}})
     found = profile(trials)
