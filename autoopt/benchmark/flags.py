@@ -28,6 +28,7 @@ _KNOWN = {
     "env",
     "leave_out",
     "save_in_background",
+    "kept_outputs",
 }
 
 
@@ -46,7 +47,7 @@ def keep_freed_memory() -> bool:
 
 def apply_flags(setup: Setup) -> None:
     """Sets what ``Setup.with_flags`` and ``with_precision(matmul=)`` name. ``env`` is set by who starts the process,
-    ``leave_out`` and ``save_in_background`` where a script runs: its lines are meant.
+    ``leave_out``, ``save_in_background`` and ``kept_outputs`` where a script runs: its lines are meant.
 
     Raises:
         ValueError: a flag that does not exist.

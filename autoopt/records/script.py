@@ -19,6 +19,7 @@ SiteKind = Literal[
     "autocast",
     "compile",
     "evaluation",
+    "frozen",
     "checkpoint",
     "logger",
     "device_wait",
@@ -44,7 +45,8 @@ class Site(Place):
     """Where the script makes or does something that a step consists of.
 
     The lines are those of the call: where an object is made, or where something is done (``loss``: backward;
-    ``step``: the optimizer's step; ``evaluation``: the first forward pass without gradients).
+    ``step``: the optimizer's step; ``evaluation``: the first forward pass without gradients; ``frozen``: a call of a
+    module without anything to learn in a training step).
 
     ``call``: what is called there, such as ``DataLoader`` or ``torch.save``. ``name``: the object's class.
     ``direct``: the call stands on these lines itself; otherwise a library makes it on behalf of them.

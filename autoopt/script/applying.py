@@ -34,6 +34,7 @@ from autoopt.records.protocol import TrialSpec
 from autoopt.script.applicable import READ_BY, inapplicable, marks_steps
 from autoopt.script.draws import Order, own_draws
 from autoopt.script.frames import maker_place, shown, user_place
+from autoopt.script.frozen import KeepOutputs
 from autoopt.script.loaders import Watcher
 from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
@@ -249,6 +250,8 @@ class Applying(Watcher):
             own_draws(self._seed)
         self.hooks.loaders.merged = self._merged
         self.hooks.watchers.insert(0, self)
+        if self.setup.flags.get("kept_outputs"):
+            self.hooks.watchers.append(KeepOutputs(self.hooks, self.setup.flags["kept_outputs"]))
         if self.setup.transfer.non_blocking:
             moves = UnblockedMoves()
             moves.install()

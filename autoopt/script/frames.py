@@ -4,8 +4,10 @@ Frames of libraries and of autoopt are skipped."""
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
+import linecache
 import os
 import sys
 import threading
@@ -61,10 +63,39 @@ def model_place() -> Found | None:
     """The user's line that calls the outermost model which is under way; the innermost line where there is none."""
     last: FrameType | None = sys._getframe(1)
     for frame, _ in walk_stack(last):
-        code = frame.f_code
-        if code.co_name in _CALLS and code.co_filename.endswith(_MODULE):
+        if frame.f_code.co_name in _CALLS and frame.f_code.co_filename.endswith(_MODULE):
             last = frame.f_back
     return user_place(last)
+
+
+def calls_module(frame: FrameType | None) -> FrameType | None:
+    """The user's frame that calls the module under way; None where a library's code does.
+
+    Args:
+        frame: within the call, before its ``forward``.
+    """
+    for each, _ in walk_stack(frame):
+        name = each.f_code.co_filename
+        if not name.startswith(OWN) and not name.endswith(_MODULE):
+            return each if is_users(name) else None
+    return None
+
+
+def called_name(frame: FrameType) -> str:
+    """The last name of what a frame calls at its line; empty where its source does not tell."""
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None:  # Python 3.10
+        return ""
+    where = next(islice(positions(), frame.f_lasti // 2, None))
+    try:
+        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
+    except (SyntaxError, ValueError):
+        return ""
+    for node in ast.walk(tree):
+        place = tuple(getattr(node, name, None) for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"))
+        if isinstance(node, ast.Call) and place == where:
+            return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return ""
 
 
 def maker_place(made: object) -> Found | None:

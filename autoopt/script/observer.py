@@ -35,6 +35,7 @@ from autoopt.script.frames import (
     names_of,
     user_place,
 )
+from autoopt.script.frozen import FrozenModules
 from autoopt.script.hook.seeds import when_imported
 from autoopt.script.loaders import Watcher
 from autoopt.script.torch_hooks import Passes, TorchHooks, period_of
@@ -152,12 +153,13 @@ class Observer(Watcher):
         self._loaders: list[tuple[weakref.ref[Any], Seen]] = []
         self._order: list[int] = []
         self._passes = Passes()
+        self._frozen = FrozenModules(hooks)
         self._late = False  # parameters were given their shapes by a first call
         self._watching = True
 
     def install(self) -> None:
         """Listens where only a watched run does. Its cost is no part of any measurement."""
-        self.hooks.watchers.append(self)
+        self.hooks.watchers += [self, self._frozen]
         self._around(nn.Module, "__init__", self._module_made)
         for kind in (LRScheduler, ReduceLROnPlateau):
             self._around(kind, "__init__", functools.partial(self._object, "scheduler"))
@@ -330,6 +332,7 @@ class Observer(Watcher):
         made = [self._made.get(each) for each in self.hooks.optimizers]
         unused = {id(item) for index, item in enumerate(made) if index not in optimizers}
         sites = tuple(site_of(item, whole) for item in seen if id(item) not in unused)
+        sites += tuple(self._frozen.sites())
         return Sites(
             command=command,
             cwd=cwd,

@@ -166,7 +166,7 @@ class TorchHooks:
             # what is called within is no root: it is not examined
             nn.Module.__call__ = plain  # type: ignore[method-assign]
             try:
-                hooks._outermost(self)
+                hooks._outermost(self, args, kwargs)
                 return plain(self, *args, **kwargs)
             finally:
                 if hooks.session.steps < hooks._settled:
@@ -175,10 +175,13 @@ class TorchHooks:
         self._looking = call
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
-    def _outermost(self, module: nn.Module) -> None:
+    def _outermost(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module is called from outside of any other: a root where an optimizer holds some of its parameters."""
-        if any(module is root for root in self.roots):
+        if any(module is root for root in self.roots) or self.session.standing:
             return
+        if self.optimizers and not self._trained_by(module):
+            for watcher in self.watchers:
+                watcher.frozen_called(module, args, kwargs)
         if not torch.is_grad_enabled():
             if not module.training:
                 self.roles.evaluated()

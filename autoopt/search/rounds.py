@@ -240,22 +240,25 @@ class Rounds:
             if candidate is None:
                 return False
             confirmation = WholeRunConfirmation(context, state, candidate, hope)
-            if confirmation.needed is None or context.now() + confirmation.needed > context.allocation.budget:
+            if not confirmation.fits:
                 return False
             doubtful = self._suspects.most_doubtful(candidate)
             if doubtful is not None and context.gate.same_metric(candidate.plan, state.incumbent) is False:
                 evaluates = (each for each in candidate.changes if context.evaluates_in_other_batches(each))
                 doubtful = next(evaluates, doubtful[0]), doubtful[1]
             if doubtful is None:
-                if self._refuted_by_probes(candidate):
-                    continue  # with corrected predictions
+                if self._refuted_by_probes(candidate):  # probed as it is, it comes before a plan that is not yet
+                    confirmation = WholeRunConfirmation(context, state, candidate, hope)
+                    if not confirmation.fits:
+                        continue  # with corrected predictions
                 unconfirmed = self._unconfirmed(candidate, every, timed)
                 # timing them waits where it brings less a second than the whole runs that it would delay
-                rate = confirmation.gain / (confirmation.needed or inf)
+                needed = confirmation.needed or inf
+                rate = confirmation.gain / needed
                 later = {each.strategy.name for each in unconfirmed if self._rate(each) < rate}
                 aside |= later
                 if unconfirmed and not later:
-                    by = context.allocation.budget - confirmation.needed - confirmation.pair_seconds  # which verify it
+                    by = context.allocation.budget - needed - confirmation.pair_seconds  # which verify it
                     self._evaluate([one for one in unconfirmed if self._comes_back(one.strategy)], most=1, by=by)
                     gains = {each.strategy.name: self._evaluates_faster(each) for each in unconfirmed}
                     for each in unconfirmed:

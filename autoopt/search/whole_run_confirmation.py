@@ -107,6 +107,11 @@ class WholeRunConfirmation:
         probes = self.context.probes_due(self.candidate.plan, self.state.incumbent)
         return pairs * self.pair_seconds + probes + self._reserve
 
+    @property
+    def fits(self) -> bool:
+        """Whether there is the time for it."""
+        return self.needed is not None and self.context.now() + self.needed <= self.context.allocation.budget
+
     def run(self) -> Trial:
         """The trial; pairs with the untouched script of a plan that was kept are the verification's."""
         context, state = self.context, self.state

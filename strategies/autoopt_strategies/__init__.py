@@ -23,6 +23,7 @@ BUILTIN: tuple[str, ...] = (
     "compute.affinity:Affinity",
     "compute.garbage_collection:GarbageCollection",
     "compute.forced_calls:ForcedCalls",
+    "compute.cached_features:CachedFeatures",
     "training.length_grouping:LengthGrouping",
     "distributed.ddp:DistributedDataParallel",
     "distributed.ddp_options:DdpOptions",

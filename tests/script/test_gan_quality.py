@@ -58,8 +58,8 @@ def test_bfloat16_passes_and_halves_that_are_broken_do_not(start_script: StartSc
         assert found.passed is False, f"{broken}: {found.detail}"
 
     baseline = tuple(gan.trained(seed) for seed in (1, 2))
-    assert baseline[0].losses[0] != baseline[1].losses[0], "the script's own seed, weights a rounding apart"
-    assert baseline[0].losses[0] == pytest.approx(baseline[1].losses[0], rel=0.02)
+    assert baseline[0].losses[0] != baseline[1].losses[0], "other samples first, and weights a rounding apart"
+    assert baseline[0].losses[0] == pytest.approx(baseline[1].losses[0], rel=0.1), "the script's own weights"
 
     def verified(*runs: TrainingRun) -> Quality:
         known = {"baseline_runs": baseline, "candidate_runs": runs, "level": level, "deterministic": True}

@@ -18,6 +18,7 @@ from tests.script.conftest import StartScript
 SKIPPED = {
     "compile": "takes a minute; its line is run by the tests of compilation",
     "prepared_samples": "its example needs a dataset that has an index, which not all of these have",
+    "chunked_loss": "its example names a layer of another model; test_prepared_module.py runs its lines",
 }
 
 

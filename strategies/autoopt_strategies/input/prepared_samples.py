@@ -242,7 +242,7 @@ def _found(case: Case, form: str) -> Setting:
     return dict(case.inspected("prepared_samples").get(form) or {})
 
 
-def _the_same(case: Case) -> bool:
+def samples_repeat(case: Case) -> bool:
     """Whether samples are known to be the same every time."""
     found = _found(case, "kept")
     return found.get("deterministic", False) if found else case.workload.dataset.deterministic is True
@@ -266,7 +266,7 @@ def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
 
 def _samples(case: Case) -> Setting | str:
     found = _found(case, "kept")
-    if not found.get("prefix") and not _the_same(case):
+    if not found.get("prefix") and not samples_repeat(case):
         return found.get("reason") or "samples are not known to be the same every time"
     setting = _with_room(case, found)
     if isinstance(setting, str) or not found.get("prefix"):
@@ -288,7 +288,7 @@ def _unaugmented(case: Case) -> Setting | str:
     found, kept = _found(case, "unaugmented"), _found(case, "kept")
     if "where" not in found:
         return found.get("reason") or "where samples draw their first random numbers is not known"
-    if _the_same(case) or kept.get("prefix"):
+    if samples_repeat(case) or kept.get("prefix"):
         return "samples are kept as they are, or as their transforms make them"
     setting = _with_room(case, found, alone=True)
     if isinstance(setting, str):
@@ -340,7 +340,7 @@ def _rows(case: Case) -> Setting | str:
     facts = case.workload
     if refused := no_whole_batches(case):
         return refused
-    if not _the_same(case):
+    if not samples_repeat(case):
         return "samples are random, or not known to be the same every time"
     if not facts.batch_bytes:
         return "batches hold no tensors"
@@ -377,7 +377,7 @@ def _files(case: Case) -> Setting | str:
 def _threads(case: Case) -> Setting | str:
     if case.workload.dataset.has_getitems:
         return "the dataset gives whole batches already"
-    if not _the_same(case):
+    if not samples_repeat(case):
         return "samples draw random numbers, which threads would draw in another order in every run"
     if case.plan.setting("prepared_samples") is not None:
         return "samples are prepared already"

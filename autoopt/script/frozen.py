@@ -1,0 +1,238 @@
+"""Frozen modules that training steps call, such as a teacher: found while a script is watched, kept in a trial."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+from autoopt.benchmark.contents import tensors
+from autoopt.benchmark.kept_outputs import KeptOutputs
+from autoopt.benchmark.seeding import kept_buffers, kept_random_state
+from autoopt.records import JsonDict, Site
+from autoopt.script.frames import called_name, calls_module, place_of, shown
+from autoopt.script.loaders import Watcher
+from autoopt.script.torch_hooks import Listening, TorchHooks
+
+SAME = 1e-4
+"""The largest difference that rounding explains, in units of the largest output."""
+TIMED = 3
+CHUNK = 64
+"""Samples of a batch where the loader does not say."""
+
+
+class FrozenModules(Watcher):
+    """Modules without anything to learn that a training step calls on samples as the loader gave them.
+
+    Args:
+        hooks: whose session is told that what is computed here is not the script's.
+    """
+
+    def __init__(self, hooks: TorchHooks) -> None:
+        self._hooks = hooks
+        self._batch: Any = None
+        self._called: list[tuple[nn.Module, Site, Any, Any]] = []
+        self._found: dict[tuple[str, int, str], tuple[Site, nn.Module, torch.Tensor]] = {}
+        self._listening: list[Any] = []
+
+    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
+        self._batch, self._called = batch, []
+
+    def root_found(self, model: nn.Module) -> None:
+        for path, module in frozen_within(model):
+            seen = partial(self._within, path)
+            self._listening.append(module.register_forward_pre_hook(seen, with_kwargs=True))
+
+    def _within(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not self._hooks.session.standing:
+            self._note(module, args, kwargs, path)
+
+    def frozen_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._note(module, args, kwargs)
+
+    def _note(self, module: nn.Module, args: Any, kwargs: Any, path: str = "") -> None:
+        frame = calls_module(sys._getframe(1))
+        if frame is None or self._batch is None or next(module.parameters(), None) is None:
+            return
+        place, name = place_of(frame), called_name(frame)
+        if not name or place.file.startswith("/"):
+            return
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        columns = [tensor for _, tensor in tensors(self._batch)]
+        read = bool(given) and all(any(_same(value, column) for column in columns) for value in given)
+        options: JsonDict = {"path": path} if read else {"path": path, "reason": "its input is made by your own lines"}
+        site = Site(kind="frozen", **place.model_dump(), call=name, name=type(module).__name__, options=options)
+        self._called.append((module, site, args, kwargs))
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        called, self._called = self._called, []
+        for module, site, args, kwargs in called:
+            key = (site.file, site.line, site.call)
+            if key not in self._found:
+                found = dict(site.options)
+                if "reason" not in found:
+                    self._hooks.session.standing = True
+                    try:
+                        with torch.no_grad():
+                            found |= tried(module, args, kwargs)
+                    finally:
+                        self._hooks.session.standing = False
+                self._found[key] = (site.model_copy(update={"options": found}), module, weights_of(module))
+        while called and self._listening:
+            self._listening.pop().remove()
+
+    def sites(self) -> Iterator[Site]:
+        """Those that were found, with ``reason`` among their options where their outputs cannot be kept."""
+        for site, module, before in self._found.values():
+            if "reason" not in site.options and not torch.equal(before, weights_of(module)):
+                reason = {"reason": "its weights change while the model trains"}
+                site = site.model_copy(update={"options": {**site.options, **reason}})
+            yield site
+
+
+def frozen_within(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The outermost modules of a model that have weights, of which none is learnt, with their paths."""
+    for name, module in model.named_children():
+        parameters, inner = list(module.parameters()), f"{path}.{name}" if path else name
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            yield inner, module
+        else:
+            yield from frozen_within(module, inner)
+
+
+def weights_of(module: nn.Module) -> torch.Tensor:
+    """A number for each tensor that a module holds, which is another one when the tensor is."""
+    held = [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]
+    return torch.stack([value.float().norm().cpu() for value in held])
+
+
+def tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JsonDict:
+    """Whether a module makes the same of each row by itself, every time; seconds of a call and of one from memory.
+
+    ``{"seconds", "kept_seconds", "row_bytes"}``, or ``{"reason": why its outputs cannot be kept}``.
+    """
+    try:
+        with kept_buffers(module):
+            return _tried(module, args, kwargs)
+    except Exception as error:  # one that does not like to be tried is left alone
+        return {"reason": f"it cannot be tried: {type(error).__name__}"}
+
+
+def _tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JsonDict:
+    before, state = weights_of(module), torch.get_rng_state()
+    output = module(*args, **kwargs)
+    if not isinstance(output, torch.Tensor) or output.dim() == 0 or len(output) < 2:
+        return {"reason": "it returns something else than a tensor of a row for each sample"}
+    turned = module(*map(_turned, args), **{name: _turned(value) for name, value in kwargs.items()})
+    if not torch.equal(before, weights_of(module)):
+        return {"reason": "it changes what it holds when it is called, as BatchNorm does in training mode"}
+    if not torch.equal(state, torch.get_rng_state()):
+        return {"reason": "it draws random numbers, as dropout does in training mode"}
+    if turned.shape != output.shape or not torch.allclose(
+        turned.flip(0), output, rtol=0.0, atol=SAME * max(float(output.abs().max()), 1e-9)
+    ):
+        return {"reason": "what it makes of a sample depends on the batch around it"}
+    kept = KeptOutputs()
+    calls = (partial(module, *args, **kwargs), partial(kept, module, module, args, kwargs))
+    seconds = [_seconds(call, output.device) for call in (calls[0], calls[1])]
+    if not kept.rows:
+        return {"reason": "it takes something else than a batch of tensors"}
+    return {"seconds": seconds[0], "kept_seconds": seconds[1], "row_bytes": output.nbytes // len(output)}
+
+
+def _turned(value: Any) -> Any:
+    return value.flip(0) if isinstance(value, torch.Tensor) and value.dim() else value
+
+
+def _seconds(call: Callable[[], Any], device: torch.device) -> float:
+    """The median of a few calls after one that sets things up."""
+
+    def once() -> float:
+        began = perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return perf_counter() - began
+
+    once()
+    return median(once() for _ in range(TIMED))
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a tensor holds what another does, wherever it was moved and whatever its dtype."""
+    return one.shape == other.shape and torch.equal(one.detach().cpu(), other.detach().cpu().to(one.dtype))
+
+
+class KeepOutputs(Watcher):
+    """A trial whose frozen modules take their outputs from memory: all of them are made before the first such step.
+
+    A patch makes them during its first epoch, so that this takes no less.
+
+    Args:
+        lines: of calls such as ``train.py:9 teacher``, with the path of the module where it is one of the model's.
+    """
+
+    def __init__(self, hooks: TorchHooks, lines: Sequence[str]) -> None:
+        self._hooks = hooks
+        self._lines = {line.split()[0] for line in lines if len(line.split()) == 2}
+        self._paths = [line.split()[2] for line in lines if len(line.split()) == 3]
+        self._latest: tuple[Any, Any] = (None, None)
+
+    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
+        self._latest = loader, batch
+
+    def root_found(self, model: nn.Module) -> None:
+        modules = dict(model.named_modules())
+        for path in self._paths:
+            if path in modules:
+                self._keep(modules[path])
+
+    def frozen_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        frame = calls_module(sys._getframe(1))
+        known = isinstance(module._compiled_call_impl, Listening)
+        if frame is not None and not known and f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}" in self._lines:
+            self._keep(module)
+
+    def _keep(self, module: nn.Module) -> None:
+        inner: Any = module._compiled_call_impl or module._call_impl
+        kept, session, filled = KeptOutputs(), self._hooks.session, list[bool]()
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not filled and not session.standing:
+                filled.append(True)
+                session.standing = True
+                try:
+                    self._fill(partial(kept, module, inner), args, kwargs)
+                finally:
+                    session.standing = False
+            return kept(module, inner, args, kwargs)
+
+        module._compiled_call_impl = Listening(call)
+
+    def _fill(self, kept: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> None:
+        """Outputs for all samples of the training, which its dataset gives alike every time."""
+        loader, batch = self._latest
+        columns = [tensor for _, tensor in tensors(batch)]
+        places = {
+            id(value): next(place for place, column in enumerate(columns) if _same(value, column))
+            for value in (*args, *kwargs.values())
+            if isinstance(value, torch.Tensor)
+        }
+
+        def given(value: Any, read: list[torch.Tensor]) -> Any:
+            return read[places[id(value)]].to(value.device, value.dtype) if id(value) in places else value
+
+        size, count = loader.batch_size or CHUNK, len(loader.dataset)
+        with kept_random_state(), torch.no_grad():
+            fetcher: Any = _MapDatasetFetcher(loader.dataset, True, loader.collate_fn, False)
+            for first in range(0, count, size):
+                read = [tensor for _, tensor in tensors(fetcher.fetch(list(range(first, min(first + size, count)))))]
+                kept([given(value, read) for value in args], {name: given(v, read) for name, v in kwargs.items()})

@@ -1,0 +1,132 @@
+"""Frozen modules of a script: found by the lines that call them, and computed once for each sample."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from autoopt.benchmark.kept_outputs import KeptOutputs, kept_outputs
+from autoopt.export.script_patch import placed
+from autoopt.records import Change, Plan, Sites
+from autoopt.registry import load_strategies
+from autoopt.testing.strategies import sample_case
+from tests.script.conftest import StartScript
+
+REGISTRY = load_strategies([])
+STRATEGY = REGISTRY["cached_features"]
+
+
+class Counted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.rows = nn.Linear(3, 2).requires_grad_(False), 0
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        self.rows += len(x)
+        return scale * self.layer(x)
+
+
+def test_a_sample_is_computed_once_in_whatever_batch_it_comes() -> None:
+    module, x = Counted(), torch.randn(6, 3)
+    first = kept_outputs(module, x)
+    assert module.rows == 6
+    assert torch.equal(kept_outputs(module, x[[4, 1]]), first[[4, 1]])
+    assert module.rows == 6
+    other = torch.cat([x[:1], torch.ones(1, 3)])
+    torch.testing.assert_close(kept_outputs(module, other), module.layer(other))
+    assert module.rows == 7, "the new one alone"
+
+
+@pytest.mark.parametrize("how", ["argument", "mode", "weights", "dtype"])
+def test_what_the_output_depends_on_is_part_of_what_is_kept(how: str) -> None:
+    module, x = Counted(), torch.randn(4, 3)
+    kept_outputs(module, x)
+    if how == "argument":
+        assert torch.equal(kept_outputs(module, x, scale=2.0), 2.0 * module.layer(x))
+    elif how == "mode":
+        module.eval()
+    elif how == "weights":
+        module.layer.weight.data.mul_(3.0)
+        assert torch.equal(kept_outputs(module, x), module.layer(x))
+    else:
+        module.double()
+        assert kept_outputs(module, x.double()).dtype == torch.float64
+    kept_outputs(module, x if how != "dtype" else x.double())
+    assert module.rows > 4
+
+
+def test_what_has_a_gradient_is_computed() -> None:
+    module, x = Counted(), torch.randn(4, 3, requires_grad=True)
+    kept = KeptOutputs()
+    for _ in range(2):
+        assert kept(module, module, (x,), {}).requires_grad
+    assert not kept.rows
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        ("plain", None),
+        ("norm", "BatchNorm"),
+        ("dropout", "random numbers"),
+        ("noise", "your own lines"),
+        ("average", "weights change"),
+    ],
+)
+def test_a_teacher_is_found_where_its_answers_can_be_kept(
+    start_script: StartScript, way: str, reason: str | None
+) -> None:
+    sites = start_script.watch("frozen.py", "100000", way)
+    found = {site.call: site for site in sites.of("frozen")}
+    assert set(found) == {"teacher", "trunk"}
+    assert found["trunk"].options["path"] == "trunk"
+    assert "reason" not in found["trunk"].options
+    if reason is None:
+        assert found["teacher"].options["row_bytes"] == 16
+    else:
+        assert reason in found["teacher"].options["reason"]
+
+
+def test_a_trial_and_its_patch_train_as_the_script_does(start_script: StartScript, folder: Path) -> None:
+    sites = start_script.watch("frozen.py", "100000")
+    case = replace(sample_case(), sites=sites)
+    (setting,) = STRATEGY.settings(case)
+    plan = Plan(changes=(Change(strategy="cached_features", setting=setting),))
+    losses = []
+    for each in (Plan(), plan):
+        with start_script("frozen.py", "100000", sites=sites, plan=each) as process:
+            found = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=12)
+            losses.append(found["losses"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+    with start_script("frozen.py", "100000", "counted", sites=sites, plan=plan) as process:
+        process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=200)
+
+    patch = placed(sites, plan, REGISTRY, "cpu")
+    assert "kept_outputs(teacher, seen)" in patch.patch.diff
+    assert "kept_outputs(self.trunk, x)" in patch.patch.diff
+    before = _printed(folder)
+    for name, text in patch.texts.items():
+        (folder / name).write_text(text)
+    assert _printed(folder) == pytest.approx(before, rel=1e-4)
+
+
+def _printed(folder: Path) -> list[float]:
+    done = subprocess.run(
+        [sys.executable, "frozen.py", "3"], cwd=folder, capture_output=True, text=True, timeout=120, check=True
+    )
+    return [float(line.split()[1]) for line in done.stdout.splitlines()]
+
+
+def test_it_says_why_where_nothing_can_be_kept() -> None:
+    site = {"kind": "frozen", "call": "teacher", "file": "train.py", "line": 9, "end_line": 9}
+    seen = Sites.model_validate(
+        {"command": ["train.py"], "cwd": "/", "sites": [{**site, "options": {"path": "", "reason": "it draws"}}]}
+    )
+    assert STRATEGY.applies(replace(sample_case(), sites=seen)).reason == "train.py:9 teacher: it draws"
