@@ -209,7 +209,8 @@ def candidates(printed: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tu
     neither the training's own loss, nor a time, nor one part of a fraction. Those whose words name held-out data come
     before all others, which each evaluation must have printed: a script may also sample from its model now and then.
 
-    A pattern that also finds a number in what was printed between evaluations begins with the first word of its line.
+    A pattern that also finds a number in what was printed between evaluations begins with the first word of its line,
+    or is all of that line from there up to its number.
 
     Args:
         printed: what was printed.
@@ -321,7 +322,7 @@ def _numbers(text: str) -> Iterator[tuple[str, str]]:
         quality = _SMALLER.search(words) or _LARGER.search(words)
         if not quality or _TRAINED.search(words) or _UNIT.match(text[found.end() :]):
             continue
-        pattern = re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", words + own[2]) + _WRITTEN
+        pattern = _escaped(words + own[2]) + _WRITTEN
         if _value(pattern, text) == float(found[0]):  # the same words may stand before another number of the line
             yield words, pattern
 
@@ -330,11 +331,18 @@ def _told_apart(pattern: str, text: str, between: Sequence[str]) -> str | None:
     """A pattern that finds its number in an evaluation's line, and in no other; None where there is no such one."""
     if not any(re.search(pattern, other) for other in between):
         return pattern
-    first, wanted = re.search(r"[A-Za-z]+", text), _value(pattern, text)
-    if first is None:
+    first, wanted = re.search(r"[A-Za-z]+", text), re.search(pattern, text)
+    if first is None or wanted is None:
         return None
-    longer = f"{first[0]}.*?{pattern}"
-    return longer if _value(longer, text) == wanted and not any(re.search(longer, other) for other in between) else None
+    whole = r"\S+".join(map(_escaped, _FIGURE.split(text[first.start() : wanted.start(1)]))) + _WRITTEN
+    for longer in (f"{first[0]}.*?{pattern}", whole):
+        if _value(longer, text) == float(wanted[1]) and not any(re.search(longer, other) for other in between):
+            return longer
+    return None
+
+
+def _escaped(words: str) -> str:
+    return re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", words)
 
 
 def form_of(text: str) -> str:

@@ -179,6 +179,11 @@ def test_the_same_words_in_a_line_of_the_training_are_no_metric() -> None:
     assert candidates([Printed(3, 0.1, None, "accuracy 0.5"), *told("accuracy 0.6", "accuracy 0.7")]) == ()
     whole = ["Batch[3] - loss: 0.7  acc: 50.0% (32/64)", lines[0].text, "Batch[4] - loss: 0.6  acc: 52.0% (33/64)"]
     assert name_of(chosen(in_output(whole)) or "") == "Evaluation acc"
+    batch = Printed(3, 0.1, None, "Epoch: [0][10/32]\tLoss 2.1 (2.2)\tAcc@1 17.19 (14.2)")
+    lines = told(" * Epoch 0 Acc@1 31.25", " * Epoch 1 Acc@1 40.62")
+    pattern = chosen(candidates([batch, *lines])) or ""
+    assert name_of(pattern) == "Epoch Acc@1"
+    assert [value for _, _, value in values(pattern, [batch, *lines])] == [31.25, 40.62]
 
 
 def test_an_evaluation_that_prints_none_of_it_hides_no_metric_of_held_out_data() -> None:
