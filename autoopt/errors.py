@@ -83,8 +83,12 @@ class TrialFailed(AutooptError):  # noqa: N818
         message: the plain reason that the report shows after the kind.
         detail: the traceback or the tail of the trial's log.
         where: ``build``, ``setup``, ``step``, ``evaluate`` ...: what it was doing.
+
+    Attributes:
+        side: of two that are compared: 1 the candidate, which it is where nobody says so; 0 what it is compared with.
     """
 
+    side = 1
     KINDS = ("out_of_memory", "timeout", "crashed", "error", "not_finite")
 
     def __init__(self, kind: str, message: str, *, detail: str = "", where: str = "") -> None:

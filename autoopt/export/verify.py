@@ -288,7 +288,7 @@ def measured(
             # a pair that was seen to fit may take longer, but not for ever
             pair = dict(zip(order, runs(order, left if not pairs else max(left, seconds)), strict=True))
         except TrialFailed as failure:
-            side = order[getattr(failure, "side", 0)]
+            side = order[failure.side]
             if failure.kind == "timeout" and not pairs:
                 raise UsageError(
                     f"{seconds:.0f} s do not hold a pair of whole runs: the {side} script was not at its end",

@@ -151,7 +151,7 @@ def whole_runs(
         if each.code is not None:
             reason = f"the run ended with exit code {each.code}: {each.last}"
             failure = TrialFailed("error", reason, detail=each.output)
-        failure.side = side  # type: ignore[attr-defined]
+        failure.side = side
         raise failure
     return [WholeRun(each.seconds, output=each.output, foreign_cores=each.foreign_cores) for each in found]
 

@@ -198,7 +198,7 @@ def train_first(
                 remember=True,
             )
         except TrialFailed as failure:  # of the plan it has been reported: the baseline is trained alone
-            if getattr(failure, "side", 1) == 0:
+            if failure.side == 0:
                 raise _untrained(failure) from failure
     try:
         run = trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=folder)
@@ -222,7 +222,7 @@ def _whole_runs(context: RunContext, state: SearchState, plan: Plan, seconds: fl
             state.baseline, plan, seed, purpose=purpose, speedup=speedup, max_seconds=left, remember=True
         )
     except TrialFailed as failure:
-        if getattr(failure, "side", 1) == 0 and failure.kind != "timeout":
+        if failure.side == 0 and failure.kind != "timeout":
             raise _untrained(failure) from failure
         return False
     _adopt(context, state, pair.baseline)

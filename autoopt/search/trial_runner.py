@@ -89,7 +89,7 @@ class Turns:
         try:
             answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, no_further=self._no_further, **arguments)
         except TrialFailed as failure:
-            failure.side = side  # type: ignore[attr-defined]
+            failure.side = side
             raise
         if answer.get("steps") and answer["seconds"]:
             self._rates[side] = answer["steps"] / answer["seconds"]
@@ -395,7 +395,7 @@ class TrialRunner:
             try:
                 runs.append(self.train(which, seed=seed, label=label, keep=kept, **limits))
             except TrialFailed as failure:
-                failure.side = side  # type: ignore[attr-defined]
+                failure.side = side
                 raise
         return TrainedPair(baseline=runs[0], best=runs[1], interleaved=False)
 
@@ -464,7 +464,7 @@ class TrialRunner:
                 within=(order.index(0), patience),
             )
         except TrialFailed as failure:
-            failure.side = order[failure.side]  # type: ignore[attr-defined]
+            failure.side = order[failure.side]
             raise
         runs, patterns = [found[order.index(side)] for side in (0, 1)], tuple[str, ...]()
         if script.sites.seeded or every:  # of another seed a metric says nothing of the patch, but for its target

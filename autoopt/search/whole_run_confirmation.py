@@ -162,7 +162,7 @@ class WholeRunConfirmation:
             try:
                 self._found.append(self._pair(number, len(self._found), self._before))
             except TrialFailed as failure:
-                late = failure.kind == "timeout" or getattr(failure, "side", 1) == 0
+                late = failure.kind == "timeout" or failure.side == 0
                 verdict = Verdict.INCONCLUSIVE if late else Verdict.FAILED
                 return Judgement(verdict=verdict, reason=failure.reason, quality=NOT_TESTED)
         if not self._found:

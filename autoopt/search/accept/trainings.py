@@ -220,7 +220,7 @@ class Trainings:
         try:
             pair = self._steps.step("trainings", known, partial(run, baseline, plan), TrainedPair)
         except TrialFailed as failure:
-            if getattr(failure, "side", 1) == 1 and not ("whole" in key and failure.kind == "timeout"):
+            if failure.side == 1 and not ("whole" in key and failure.kind == "timeout"):
                 self._failures[plan.key] = failure
             raise
         self._pairs[baseline.key, plan.key, seed] = pair
