@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +17,7 @@ def kept_outputs(module: Any, *args: Any, **kwargs: Any) -> Any:
     The same in training and in evaluation where the module computes each row of its batch by itself, and draws no
     random numbers.
     """
-    return _kept.setdefault(module, KeptOutputs())(module, module, args, kwargs)
+    return _kept.setdefault(module, KeptOutputs())(module, args, kwargs)
 
 
 class KeptOutputs:
@@ -33,15 +33,15 @@ class KeptOutputs:
         self.rows: dict[Any, torch.Tensor] = {}
         self._weights = torch.empty(0)
 
-    def __call__(self, module: Any, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What ``call(*args, **kwargs)`` returns, which calls the module."""
+    def __call__(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the module makes of these arguments."""
         given = (*args, *kwargs.values())
         tensors = [value for value in given if isinstance(value, torch.Tensor)]
         sizes = {len(value) if value.dim() else 0 for value in tensors}
         learnt = any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
         held = [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]
         if learnt or len(sizes) != 1 or 0 in sizes or not held:
-            return call(*args, **kwargs)
+            return module(*args, **kwargs)
         weights = torch.stack([value.float().norm() for value in held])
         if not torch.equal(weights, self._weights):
             self.rows.clear()
@@ -55,9 +55,9 @@ class KeptOutputs:
         whole = len(new) == len(keys)
         if new:
             part = [value[new] if isinstance(value, torch.Tensor) and not whole else value for value in given]
-            output = call(*part[: len(args)], **dict(zip(kwargs, part[len(args) :], strict=True)))
+            output = module(*part[: len(args)], **dict(zip(kwargs, part[len(args) :], strict=True)))
             if not isinstance(output, torch.Tensor) or output.requires_grad or output.shape[:1] != (len(new),):
-                return output if whole else call(*args, **kwargs)
+                return output if whole else module(*args, **kwargs)
             self.rows.update(zip([keys[row] for row in new], output.clone().unbind(), strict=True))
             if whole:
                 return output

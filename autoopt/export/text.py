@@ -110,14 +110,14 @@ def fold(source: str, known: Known) -> str:
 
 @cache  # a search makes many patches, whose parts come from few files
 def without_annotations(source: str) -> str:
-    """A module's source without the annotations in its functions, which a script has none of; fields keep theirs."""
+    """A module's source without its annotations, which a script has none of; fields of classes keep theirs."""
     return cst.parse_module(re.sub(r"  # type: ignore\[[a-z, -]+\]", "", source)).visit(_Plain()).code
 
 
 class _Plain(cst.CSTTransformer):
     def __init__(self) -> None:
         super().__init__()
-        self._depth = 0
+        self._within = list[type[cst.CSTNode]]()
 
     def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:
         if original_node.annotation is None:
@@ -126,11 +126,18 @@ class _Plain(cst.CSTTransformer):
             annotation=None, equal=EQUAL if original_node.default else cst.MaybeSentinel.DEFAULT
         )
 
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self._within.append(cst.ClassDef)
+
+    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
+        self._within.pop()
+        return updated_node
+
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self._depth += 1
+        self._within.append(cst.FunctionDef)
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
-        self._depth -= 1
+        self._within.pop()
         params = updated_node.params
         last = (*params.params, *params.kwonly_params)[-1:]
         if last and not isinstance(last[0].comma, cst.Comma):  # what was broken for its annotations fits a line now
@@ -140,7 +147,7 @@ class _Plain(cst.CSTTransformer):
         return updated_node.with_changes(returns=None, params=params)
 
     def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> Any:
-        if not self._depth:
+        if self._within[-1:] == [cst.ClassDef]:
             return updated_node
         if updated_node.value is None:
             return cst.RemoveFromParent()

@@ -141,7 +141,7 @@ def _tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     ):
         return {"reason": "what it makes of a sample depends on the batch around it"}
     kept = KeptOutputs()
-    calls = (partial(module, *args, **kwargs), partial(kept, module, module, args, kwargs))
+    calls = (partial(module, *args, **kwargs), partial(kept, module, args, kwargs))
     seconds = [_seconds(call, output.device) for call in (calls[0], calls[1])]
     if not kept.rows:
         return {"reason": "it takes something else than a batch of tensors"}
@@ -203,17 +203,24 @@ class KeepOutputs(Watcher):
 
     def _keep(self, module: nn.Module) -> None:
         inner: Any = module._compiled_call_impl or module._call_impl
-        kept, session, filled = KeptOutputs(), self._hooks.session, list[bool]()
+        kept, session = KeptOutputs(), self._hooks.session
+        filled = computes = False
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not filled and not session.standing:
-                filled.append(True)
-                session.standing = True
-                try:
-                    self._fill(partial(kept, module, inner), args, kwargs)
-                finally:
-                    session.standing = False
-            return kept(module, inner, args, kwargs)
+            nonlocal filled, computes
+            if computes:  # what is not kept yet
+                return inner(*args, **kwargs)
+            computes = True
+            try:
+                if not filled and not session.standing:
+                    filled = session.standing = True
+                    try:
+                        self._fill(partial(kept, module), args, kwargs)
+                    finally:
+                        session.standing = False
+                return kept(module, args, kwargs)
+            finally:
+                computes = False
 
         module._compiled_call_impl = Listening(call)
 

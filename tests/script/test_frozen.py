@@ -65,7 +65,7 @@ def test_what_has_a_gradient_is_computed() -> None:
     module, x = Counted(), torch.randn(4, 3, requires_grad=True)
     kept = KeptOutputs()
     for _ in range(2):
-        assert kept(module, module, (x,), {}).requires_grad
+        assert kept(module, (x,), {}).requires_grad
     assert not kept.rows
 
 
