@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from types import CodeType
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.compiling import is_torchs, repeated_blocks
 from autoopt.benchmark.facts import plain_options
+from autoopt.benchmark.libraries import is_users
 from autoopt.benchmark.loader import collate_name
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.script.applying import stands_alone
@@ -154,6 +156,7 @@ class Observer(Watcher):
         self._order: list[int] = []
         self._passes = Passes()
         self._frozen = FrozenModules(hooks)
+        self._waited: dict[tuple[CodeType, int], Seen | None] = {}
         self._late = False  # parameters were given their shapes by a first call
         self._watching = True
 
@@ -372,12 +375,19 @@ class Observer(Watcher):
             seen.options = plain_options({name: options[name] for name in ("mode", "dynamic") if name in options})
 
     def _waits(self, name: str, tensor: Any, *_: Any) -> None:
-        # from here up: the function that listens, and who called it
-        if self.hooks.session.steps > 0 and isinstance(tensor, torch.Tensor) and called_by_user(3):
-            found = user_place()
-            seen = self._note("device_wait", found, name)
+        if self.hooks.session.steps == 0 or not isinstance(tensor, torch.Tensor):
+            return
+        frame = sys._getframe(2)  # from here up: the function that listens, and who called it
+        key = (frame.f_code, frame.f_lasti)
+        if key in self._waited:  # some scripts ask for thousands of values a step
+            seen = self._waited[key]
             if seen is not None:
-                seen.options = {"device": tensor.device.type}
+                seen.count += 1
+            return
+        seen = self._note("device_wait", user_place(), name) if is_users(frame.f_code.co_filename) else None
+        self._waited[key] = seen
+        if seen is not None:
+            seen.options = {"device": tensor.device.type}
 
     def _seed(self, *_: Any) -> None:
         self.seeded = self.seeded or user_place() is not None
