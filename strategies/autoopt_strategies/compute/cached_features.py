@@ -50,6 +50,8 @@ class CachedFeatures(Strategy):
     def applies(self, case: Case) -> Applies:
         if case.sites is None:
             return Applies.no("which frozen modules a step calls is seen in a script alone")
+        if case.setup.flags.get("kept_outputs"):
+            return Applies.no("outputs of frozen modules are kept already")
         seen = case.sites.of("frozen")
         if not seen:
             return Applies.no("its training steps were not seen to call a module without anything to learn")
