@@ -126,6 +126,8 @@ def _of_steps(
         fused = "_fused_" in names
         if "softmax" in names and "bmm" in names and "scaled_dot_product" not in names:
             lighter += ", scaled_dot_product_attention in place of attention from single operators"
+        cells = (kind for kind in ("LSTM", "GRU", "RNN") if any(f"({kind}Cell)" in link.name for link in round_.deeper))
+        lighter += "".join(f", nn.{kind} for whole sequences in place of a loop of nn.{kind}Cell" for kind in cells)
         dearest = max(round_.operators, key=lambda operator: operator.seconds)
         lighter += f"; {dearest.name} takes most ({time_text(dearest.seconds)} of a step)"
     called = _place(sites, "model")

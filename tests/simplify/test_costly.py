@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autoopt.benchmark.target import whole_run_seconds
-from autoopt.records import Change, Evaluated, Operator, Plan, Resource, Round, RunParts, Site, Sites, Stage
+from autoopt.records import Change, Deeper, Evaluated, Operator, Plan, Resource, Round, RunParts, Site, Sites, Stage
 from autoopt.simplify.costly import LEAST, MOST, costly_lines, mistakes
 from autoopt.testing.strategies import sample_facts
 
@@ -80,6 +80,22 @@ def test_an_edit_is_not_named_where_it_is_made_already(
 def advice(parts: RunParts = PARTS, **more: Any) -> list[Any]:
     facts = sample_facts().model_copy(update={"run": parts})
     return list(costly_lines(round_of(parts, **more), facts, SITES))
+
+
+def test_a_loop_of_cells_is_named() -> None:
+    deeper = (
+        Deeper(name="backward", kind="stage", seconds=0.04),
+        Deeper(name="cell (GRUCell)", kind="module", seconds=0.03),
+    )
+    operators = (Operator(name="aten::mm", kind="matmul", seconds=0.01),)
+    (model,) = (
+        line
+        for line in costly_lines(
+            round_of().model_copy(update={"deeper": deeper, "operators": operators}), sample_facts(), SITES
+        )
+        if line.title.startswith("The model")
+    )
+    assert "nn.GRU for whole sequences in place of a loop of nn.GRUCell" in model.suggestion
 
 
 def test_the_dearest_come_first_with_seconds_place_and_edit() -> None:
