@@ -33,7 +33,7 @@ class FrozenModules(Watcher):
     """Modules without anything to learn that a training step calls on samples as the loader gave them.
 
     Args:
-        hooks: whose session is told that what is computed here is not the script's.
+        hooks: whose session counts nothing of what is tried here.
     """
 
     def __init__(self, hooks: TorchHooks) -> None:
