@@ -101,7 +101,8 @@ class CachedFeatures(Strategy):
     def inspect(self, live: Any) -> Setting:
         """How many different samples augmentation makes of one."""
         dataset = dataset_of(live.workload)
-        return {"variants": max(probes.variants(dataset, index) for index in probes.spread(dataset)[:TRIED])}
+        found = [probes.variants(dataset, index) for index in probes.spread(dataset)[:TRIED]]
+        return {"variants": max(found)} if found else {}
 
     def _bytes(self, case: Case) -> float:
         rows = _variants(case) * (case.workload.train_samples or 0)
