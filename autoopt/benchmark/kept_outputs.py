@@ -30,8 +30,9 @@ class KeptOutputs:
     """
 
     def __init__(self) -> None:
-        self.rows: dict[Any, torch.Tensor] = {}
+        self.rows: dict[Any, tuple[torch.Tensor, ...]] = {}
         self._weights = torch.empty(0)
+        self._outputs: dict[Any, Any] = {}
 
     def __call__(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the module makes of these arguments."""
@@ -56,9 +57,33 @@ class KeptOutputs:
         if new:
             part = [value[new] if isinstance(value, torch.Tensor) and not whole else value for value in given]
             output = module(*part[: len(args)], **dict(zip(kwargs, part[len(args) :], strict=True)))
-            if not isinstance(output, torch.Tensor) or output.requires_grad or output.shape[:1] != (len(new),):
+            made = columns_of(output, len(new))
+            if not made:
                 return output if whole else module(*args, **kwargs)
-            self.rows.update(zip([keys[row] for row in new], output.clone().unbind(), strict=True))
+            each = zip(*(column.clone() for column in made), strict=True)
+            self.rows.update(zip([keys[row] for row in new], each, strict=True))
+            self._outputs[how] = output
             if whole:
                 return output
-        return torch.stack([self.rows[key] for key in keys])
+        found = zip(*(self.rows[key] for key in keys), strict=True)
+        return rebuilt(self._outputs[how], [torch.stack(rows) for rows in found])
+
+
+def columns_of(output: Any, rows: int) -> list[Any]:
+    """The tensors of an output, a tensor or a flat container of such; none where not all have so many rows."""
+    columns = [output]
+    if isinstance(output, (tuple, list)):
+        columns = [*output]
+    elif isinstance(output, dict) and all(isinstance(name, str) for name in output):
+        columns = [*output.values()]
+    of_rows = (isinstance(each, torch.Tensor) and each.shape[:1] == (rows,) for each in columns)
+    return columns if all(of_rows) and not any(each.requires_grad for each in columns) else []
+
+
+def rebuilt(output: Any, columns: list[torch.Tensor]) -> Any:
+    """An output with other tensors."""
+    if isinstance(output, dict):
+        return type(output)(**dict(zip(output, columns, strict=True)))
+    if isinstance(output, (tuple, list)):
+        return type(output)(*columns) if hasattr(output, "_fields") else type(output)(columns)
+    return columns[0]

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from autoopt.benchmark.contents import tensors
-from autoopt.benchmark.kept_outputs import KeptOutputs
+from autoopt.benchmark.kept_outputs import KeptOutputs, columns_of
 from autoopt.benchmark.seeding import kept_buffers, kept_random_state
 from autoopt.records import JsonDict, Site
 from autoopt.script.frames import called_name, calls_module, place_of, shown
@@ -129,23 +129,32 @@ def tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def _tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JsonDict:
     before, state = weights_of(module), torch.get_rng_state()
     output = module(*args, **kwargs)
-    if not isinstance(output, torch.Tensor) or output.dim() == 0 or len(output) < 2:
-        return {"reason": "it returns something else than a tensor of a row for each sample"}
+    sizes = {len(each) for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim()}
+    made = columns_of(output, next(iter(sizes), 0)) if len(sizes) == 1 else []
+    if not made or len(made[0]) < 2:
+        return {"reason": "it returns something else than tensors with a row for each sample"}
     turned = module(*map(_turned, args), **{name: _turned(value) for name, value in kwargs.items()})
     if not torch.equal(before, weights_of(module)):
         return {"reason": "it changes what it holds when it is called, as BatchNorm does in training mode"}
     if not torch.equal(state, torch.get_rng_state()):
         return {"reason": "it draws random numbers, as dropout does in training mode"}
-    if turned.shape != output.shape or not torch.allclose(
-        turned.flip(0), output, rtol=0.0, atol=SAME * max(float(output.abs().max()), 1e-9)
-    ):
+    both = zip(made, columns_of(turned, len(made[0])), strict=True)
+    if not all(torch.allclose(two.flip(0), one, rtol=0.0, atol=SAME * max(_size(one), 1e-9)) for one, two in both):
         return {"reason": "what it makes of a sample depends on the batch around it"}
     kept = KeptOutputs()
     calls = (partial(module, *args, **kwargs), partial(kept, module, args, kwargs))
-    seconds = [_seconds(call, output.device) for call in (calls[0], calls[1])]
+    seconds = [_seconds(call, made[0].device) for call in calls]
     if not kept.rows:
         return {"reason": "it takes something else than a batch of tensors"}
-    return {"seconds": seconds[0], "kept_seconds": seconds[1], "row_bytes": output.nbytes // len(output)}
+    return {
+        "seconds": seconds[0],
+        "kept_seconds": seconds[1],
+        "row_bytes": sum(each.nbytes for each in made) // len(made[0]),
+    }
+
+
+def _size(tensor: torch.Tensor) -> float:
+    return float(tensor.abs().max())
 
 
 def _turned(value: Any) -> Any:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -59,6 +60,26 @@ def test_what_the_output_depends_on_is_part_of_what_is_kept(how: str) -> None:
         assert kept_outputs(module, x.double()).dtype == torch.float64
     kept_outputs(module, x if how != "dtype" else x.double())
     assert module.rows > 4
+
+
+class Pair(NamedTuple):
+    one: torch.Tensor
+    two: torch.Tensor
+
+
+@pytest.mark.parametrize("kind", [tuple, list, dict, Pair])
+def test_several_tensors_are_kept_as_they_are_returned(kind: Any) -> None:
+    class Several(Counted):
+        def forward(self, x: torch.Tensor, scale: float = 1.0) -> Any:
+            one, two = super().forward(x, scale), x.sum(1)
+            return {"one": one, "two": two} if kind is dict else Pair(one, two) if kind is Pair else kind((one, two))
+
+    module, x = Several(), torch.randn(4, 3)
+    first, again = kept_outputs(module, x), kept_outputs(module, x.flip(0))
+    assert type(first) is type(again) is kind
+    before, after = (each.values() if kind is dict else each for each in (first, again))
+    assert all(torch.equal(one, other.flip(0)) for one, other in zip(before, after, strict=True))
+    assert module.rows == 4
 
 
 def test_what_has_a_gradient_is_computed() -> None:
