@@ -229,17 +229,16 @@ def profile_stages(
 
 
 def _as_they_run(timings: JsonDict, own: JsonDict, block: Block, by_threads: Sequence[JsonDict]) -> JsonDict:
-    """The host's seconds and fed steps with what steps on held batches leave out: the user's own functions.
+    """The host's seconds and fed steps with what steps on held batches leave out of the running ones.
 
     A step that ran itself, with other threads, stands for the one that was fed with as many.
 
     Args:
-        by_threads: of those, in units of the present step.
+        own: functions of the user's, and whether steps on held batches are without them.
+        by_threads: steps that ran, in units of the present one.
     """
-    usual, data = (seconds / max(block.steps, 1) for seconds in (block.seconds, block.stage_seconds.get("data", 0.0)))
-    seconds = sum(one["seconds"] for one in own.get("functions", ())) if own.get("left_out") else 0.0
-    if not timings.get("inputs", {}).get("sample"):  # those that make batches are timed as such
-        seconds = max(seconds - data, 0.0)
+    usual = block.seconds / max(block.steps, 1)
+    seconds = _left_out(timings, own["functions"], block) if own.get("left_out") else 0.0
     ran = [{**step, "seconds": usual * step["seconds"]} for step in by_threads]
     known = {(one["workers"], one["threads"]) for one in ran}
     fed = [{**one, "seconds": one["seconds"] + seconds} for one in timings.get("overlaps", ())]
@@ -248,6 +247,27 @@ def _as_they_run(timings: JsonDict, own: JsonDict, block: Block, by_threads: Seq
         "overlaps": [*(one for one in fed if (one["workers"], one["threads"]) not in known), *ran],
         "host": {**host, "seconds": host["seconds"] + seconds} if seconds else timings.get("host"),
     }
+
+
+def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) -> float:
+    """Seconds of a running step beyond one on held batches, but for its input: the script's own lines, calls without
+    gradients, such as a teacher's, batches that are new to the caches.
+
+    Next to workers all of a step is slower, as its backward pass shows, in which no line of the user's runs.
+    """
+    lived = {name: seconds / max(block.steps, 1) for name, seconds in block.stage_seconds.items()}
+    held = {
+        name: (timings.get(name) or {}).get("seconds", 0.0) for name in ("forward", "backward", "optimizer", "host")
+    }
+    if timings.get("device") != "cpu" or not held["backward"] or not lived.get("backward"):
+        named = float(sum(one["seconds"] for one in functions))
+        made = timings.get("inputs", {}).get("sample")  # else those that make batches are timed as such
+        return named if made else max(named - lived.get("data", 0.0), 0.0)
+    micro = int(timings.get("accumulation", 1))
+    backward = float(micro * held["backward"])
+    slowed = max(lived["backward"] / backward, 1.0) if timings.get("workers") else 1.0
+    running = sum(lived.get(name, 0.0) for name in ("forward", "backward", "optimizer", "other"))
+    return max(running / slowed - micro * held["forward"] - backward - held["optimizer"] - held["host"], 0.0)
 
 
 def _worth_running(timings: JsonDict, step: float) -> list[int]:

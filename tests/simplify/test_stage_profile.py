@@ -89,24 +89,33 @@ def test_steps_that_were_tried_with_other_threads_are_in_seconds_of_the_block() 
     assert threads == pytest.approx({**tried, "seconds": 0.5 * step})
 
 
+RUNNING = {"forward": 0.3, "backward": 0.2, "optimizer": 0.05, "other": 0.25, "data": 0.2}
+HELD = {"forward": {"seconds": 0.02}, "backward": {"seconds": 0.01}, "optimizer": {"seconds": 0.004}}
+
+
 @pytest.mark.parametrize(
-    ("left_out", "sample", "added"),
-    [(True, {"seconds": 1e-3}, 0.03), (True, None, 0.01), (False, {"seconds": 1e-3}, 0.0)],
-    ids=["a script", "a script whose functions make its batches, too", "a build"],
+    ("changed", "left_out", "added"),
+    [
+        pytest.param({}, True, 0.08 - 0.036, id="a script"),
+        pytest.param({"workers": 2}, True, 0.04 - 0.036, id="next to workers all of it is slower"),
+        pytest.param({"backward": None}, True, 0.03, id="its functions are known, its stages are not"),
+        pytest.param({"backward": None, "inputs": {}}, True, 0.01, id="functions that make its batches, too"),
+        pytest.param({"device": "cuda"}, True, 0.03, id="a device"),
+        pytest.param({}, False, 0.0, id="a build"),
+    ],
 )
-def test_a_scripts_own_functions_are_a_part_of_its_steps(
-    left_out: bool, sample: dict[str, float] | None, added: float
+def test_steps_on_held_batches_leave_out_a_part_of_a_script(
+    changed: dict[str, Any], left_out: bool, added: float
 ) -> None:
-    """Steps on held batches leave them out: what they take would look like contention that other workers end."""
+    """What it takes would look like contention, which other workers and threads end."""
     function = {"name": "targets", "kind": "line", "seconds": 0.03, "file": "train.py", "line": 9}
     fed = [{"workers": 2, "threads": threads, "seconds": 0.05, "spread": 0.0} for threads in (1, 2)]
-    stages = {"device": "cpu", "overlaps": fed, "threads": 2, "compute_by_threads": {2: 1e-4, 1: 2e-4}}
-    stages |= {"inputs": {"sample": sample}, "host": {"seconds": 0.002}}
-    block = {**BLOCK, "stage_seconds": {"data": 0.2}}
+    stages = {"device": "cpu", "overlaps": fed, "threads": 2, "compute_by_threads": {2: 1e-4, 1: 2e-4}, **HELD}
+    stages |= {"inputs": {"sample": {"seconds": 1e-3}}, "host": {"seconds": 0.002}, **changed}
     found = profile(
         FakeTrials(
             measure_stages=stages,
-            running={"block": block, "reference": None},
+            running={"block": {**BLOCK, "stage_seconds": RUNNING}, "reference": None},
             own_code={"functions": [function], "left_out": left_out},
             try_threads={"steps": [{"workers": 2, "threads": 1, "seconds": 0.9, "spread": 0.1}]},
         )
