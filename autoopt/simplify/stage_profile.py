@@ -267,7 +267,7 @@ def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) ->
     backward = float(micro * held["backward"])
     slowed = max(lived["backward"] / backward, 1.0) if timings.get("workers") else 1.0
     running = sum(lived.get(name, 0.0) for name in ("forward", "backward", "optimizer", "other"))
-    return max(running / slowed - micro * held["forward"] - backward - held["optimizer"] - held["host"], 0.0)
+    return max(float(running) / slowed - micro * held["forward"] - backward - held["optimizer"] - held["host"], 0.0)
 
 
 def _worth_running(timings: JsonDict, step: float) -> list[int]:
