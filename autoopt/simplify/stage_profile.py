@@ -255,7 +255,7 @@ def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) ->
 
     Next to workers all of a step is slower, as its backward pass shows, in which no line of the user's runs.
     """
-    lived = {name: seconds / max(block.steps, 1) for name, seconds in block.stage_seconds.items()}
+    lived: dict[str, float] = {name: seconds / max(block.steps, 1) for name, seconds in block.stage_seconds.items()}
     held = {
         name: (timings.get(name) or {}).get("seconds", 0.0) for name in ("forward", "backward", "optimizer", "host")
     }
@@ -264,10 +264,11 @@ def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) ->
         made = timings.get("inputs", {}).get("sample")  # else those that make batches are timed as such
         return named if made else max(named - lived.get("data", 0.0), 0.0)
     micro = int(timings.get("accumulation", 1))
-    backward = float(micro * held["backward"])
+    backward = micro * held["backward"]
     slowed = max(lived["backward"] / backward, 1.0) if timings.get("workers") else 1.0
     running = sum(lived.get(name, 0.0) for name in ("forward", "backward", "optimizer", "other"))
-    return max(float(running) / slowed - micro * held["forward"] - backward - held["optimizer"] - held["host"], 0.0)
+    alone: float = micro * held["forward"] + backward + held["optimizer"] + held["host"]
+    return max(running / slowed - alone, 0.0)
 
 
 def _worth_running(timings: JsonDict, step: float) -> list[int]:
