@@ -16,6 +16,7 @@ from autoopt.benchmark.kept_outputs import KeptOutputs, kept_outputs
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Sites
 from autoopt.registry import load_strategies
+from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case
 from tests.script.conftest import StartScript
 
@@ -145,9 +146,37 @@ def _printed(folder: Path) -> list[float]:
     return [float(line.split()[1]) for line in done.stdout.splitlines()]
 
 
-def test_it_says_why_where_nothing_can_be_kept() -> None:
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"reason": "it draws"}, "train.py:9 teacher: it draws"),
+        ({"seconds": 1e-4, "kept_seconds": 1e-3, "row_bytes": 8}, "takes as long as making them"),
+        ({"seconds": 0.5, "kept_seconds": 1e-3, "row_bytes": 2**40}, "the outputs would take"),
+        ({"seconds": 1e-3, "kept_seconds": 0.0, "row_bytes": 8}, "too little of a step"),
+        ({"seconds": 0.05, "kept_seconds": 1e-3, "row_bytes": 8}, ""),
+    ],
+)
+def test_it_says_why_where_nothing_is_kept(options: dict[str, Any], reason: str) -> None:
+    assert reason in STRATEGY.applies(case_of(options)).reason
+
+
+@pytest.mark.parametrize(("variants", "epochs", "computed"), [(1, 4, 1.0), (2, 1, 1.0), (2, 2, 1.5), (2, 50, 2.0)])
+def test_the_first_epochs_pay_for_what_augmentation_makes_new(variants: int, epochs: int, computed: float) -> None:
+    case = case_of({"seconds": 0.05, "kept_seconds": 0.0, "row_bytes": 8}, variants)
+    facts = case.workload
+    steps = epochs * (facts.train_samples or 0) // (facts.batch_size or 1)
+    found = STRATEGY.predict(replace(case, planned_steps=steps), {})
+    assert case.pipeline is not None
+    assert found is not None
+    run = steps * case.pipeline.step_seconds
+    saved = 0.05 * steps * (1 - computed / epochs)
+    assert found.value == pytest.approx(run / (run - saved), rel=0.02)
+
+
+def case_of(options: dict[str, Any], variants: int = 1) -> Case:
     site = {"kind": "frozen", "call": "teacher", "file": "train.py", "line": 9, "end_line": 9}
-    seen = Sites.model_validate(
-        {"command": ["train.py"], "cwd": "/", "sites": [{**site, "options": {"path": "", "reason": "it draws"}}]}
-    )
-    assert STRATEGY.applies(replace(sample_case(), sites=seen)).reason == "train.py:9 teacher: it draws"
+    seen = {"command": ["train.py"], "cwd": "/", "sites": [{**site, "options": {"path": "", **options}}]}
+    case = sample_case(inspected={"cached_features": {"variants": variants}})
+    dataset = case.workload.dataset.model_copy(update={"deterministic": variants == 1})
+    facts = case.workload.model_copy(update={"dataset": dataset})
+    return replace(case, workload=facts, sites=Sites.model_validate(seen))

@@ -56,8 +56,8 @@ class CachedFeatures(Strategy):
         if not seen:
             return Applies.no("its training steps were not seen to call a module without anything to learn")
         if not _found(case):
-            site = seen[0]
-            return Applies.no(f"{site.file}:{site.line} {site.call}: {site.options['reason']}")
+            reason = seen[0].options.get("reason") or "looking its outputs up takes as long as making them"
+            return Applies.no(f"{seen[0].file}:{seen[0].line} {seen[0].call}: {reason}")
         if case.workload.dataset.changes or _variants(case) > MOST_VARIANTS:
             return Applies.no("samples are augmented, or not known to be the same every time: few come twice")
         size, free = self._bytes(case), case.workload.available_ram_bytes
@@ -110,7 +110,9 @@ class CachedFeatures(Strategy):
 
 
 def _found(case: Case) -> list[Any]:
-    return [site for site in (case.sites.of("frozen") if case.sites else ()) if "reason" not in site.options]
+    """Calls whose outputs can be kept, and are sooner looked up than made."""
+    known = (site for site in (case.sites.of("frozen") if case.sites else ()) if "reason" not in site.options)
+    return [site for site in known if site.options["kept_seconds"] < site.options["seconds"]]
 
 
 def _saved(case: Case) -> float:
