@@ -4,6 +4,7 @@ a screening has shown of one."""
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from math import hypot, log1p, sqrt
@@ -103,6 +104,17 @@ def combined_of(
     first, *others = changes
     strategy = registry[first.strategy]
     return Candidate(strategy, first, tuple(others), plan, None, combined=bool(others), joined=parts)
+
+
+def without(registry: Registry, state: SearchState, candidate: Candidate, names: AbstractSet[str]) -> Candidate | None:
+    """A candidate less what is a part of these strategies' gains; None where nothing is left of it."""
+    parts = {name: part for name, part in candidate.parts.items() if part[0] not in names}
+    rest = tuple(change for change in candidate.changes if change.strategy in parts)
+    plan = standing_plan(registry, state.incumbent, rest) if rest else None
+    if plan is None:
+        return None
+    strategy, others = registry[rest[0].strategy], rest[1:]
+    return Candidate(strategy, rest[0], others, plan, candidate.predicted, combined=bool(others), joined=parts)
 
 
 def settings_of(

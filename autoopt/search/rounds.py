@@ -13,7 +13,7 @@ from autoopt.search.ablate import ablate, by_whole_runs
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
-from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, settings_of, skip
+from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, settings_of, skip, without
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
 from autoopt.search.confirmation import confirm, seconds_of_trainings, takes_trainings
@@ -234,9 +234,11 @@ class Rounds:
         every: list[Proposal] = [*queue.proposals, *(each for each in queue.skipped if each.predicted)]
         timed = set[str]()
         aside = set[str]()  # what a smaller plan goes without, to find what it is of the whole that does not run
+        rest: Candidate | None = None
         while (not state.found or by_whole_runs(context, state)) and not context.stopping():
             open_ = [each for each in every if each.strategy.name not in refused | aside]
-            candidate = together(context, state, case, open_, 1, likely, without=refused | aside)
+            candidate = rest or together(context, state, case, open_, 1, likely, without=refused | aside)
+            rest = None
             if candidate is None:
                 return False
             confirmation = WholeRunConfirmation(context, state, candidate, hope)
@@ -266,7 +268,8 @@ class Rounds:
                             every = _less(every, each.change, case)
                     timed |= gains.keys()
                     every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
-                if unconfirmed:
+                if unconfirmed:  # what else is in a plan that was probed stays together
+                    rest = without(context.runner.registry, state, candidate, later) if later else None
                     continue
                 if candidate.plan.key in self._run_whole:
                     return False
