@@ -71,7 +71,7 @@ class ScriptWorld(World):
             self.clock.advance(min(seconds, limit))
             if seconds > limit:
                 failure = TrialFailed("timeout", "not at its end")
-                failure.side = side  # type: ignore[attr-defined]
+                failure.side = side
                 raise failure
             metrics = (0.3, 0.3) if side and set(plan.names()) & set(self.lose) else (0.6, 0.9)
             runs.append(WholeRun(seconds, metrics).as_training(steps, seed, every=every))

@@ -257,7 +257,7 @@ class Rounds:
                 # timing them waits where it brings less a second than the whole runs that it would delay
                 needed = confirmation.needed or inf
                 rate = confirmation.gain / needed
-                later = {each.strategy.name for each in unconfirmed if self._rate(each) < rate}
+                gone = later = {each.strategy.name for each in unconfirmed if self._rate(each) < rate}
                 aside |= later
                 if unconfirmed and not later:
                     by = context.allocation.budget - needed - confirmation.pair_seconds  # which verify it
@@ -267,9 +267,10 @@ class Rounds:
                         if gains[each.strategy.name] is None:
                             every = _less(every, each.change, case)
                     timed |= gains.keys()
+                    gone = {name for name, gain in gains.items() if gain is None}
                     every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
                 if unconfirmed:  # what else is in a plan that was probed stays together
-                    rest = without(context.runner.registry, state, candidate, later) if later else None
+                    rest = without(context.runner.registry, state, candidate, gone) if gone else candidate
                     continue
                 if candidate.plan.key in self._run_whole:
                     return False

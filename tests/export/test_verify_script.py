@@ -158,7 +158,7 @@ def test_a_side_that_fails_is_named() -> None:
     class Broken(Machine):
         def runs(self, order: Sequence[str], timeout: float) -> list[WholeRun]:
             failure = TrialFailed("error", "the run ended with exit code 1: NameError")
-            failure.side = order.index(PATCHED)  # type: ignore[attr-defined]
+            failure.side = order.index(PATCHED)
             raise failure
 
     found = Broken(1.0, 1.0).verify(2.0)
