@@ -25,6 +25,7 @@ from autoopt.script.torch_hooks import Listening, TorchHooks
 SAME = 1e-4
 """The largest difference that rounding explains, in units of the largest output."""
 TIMED = 3
+"""Calls of which the median is taken: one that was disturbed does not count."""
 CHUNK = 64
 """Samples of a batch where the loader does not say."""
 
@@ -237,11 +238,11 @@ class KeepOutputs(Watcher):
         """Outputs for all samples of the training, which its dataset gives alike every time."""
         loader, batch = self._latest
         columns = [tensor for _, tensor in tensors(batch)]
-        places = {
-            id(value): next(place for place, column in enumerate(columns) if _same(value, column))
-            for value in (*args, *kwargs.values())
-            if isinstance(value, torch.Tensor)
-        }
+        values = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        found = ((value, place) for value in values for place, column in enumerate(columns) if _same(value, column))
+        places = {id(value): place for value, place in found}
+        if len(places) < len(values):  # other samples than the loader's: each is kept as it comes
+            return
 
         def given(value: Any, read: list[torch.Tensor]) -> Any:
             return read[places[id(value)]].to(value.device, value.dtype) if id(value) in places else value
