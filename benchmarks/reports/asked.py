@@ -45,6 +45,7 @@ ASKS = (
     Ask("checkpoints that training waits for", "frequent_saves", ("checkpoints",)),
     Ask("a resumed run that reads what it has trained on", "resumed_run", ("passed over",)),
     Ask("steps that grow slower: losses that keep their graphs", "kept_graphs", ("grow",), ("profile", "--watch")),
+    Ask("a teacher that answers the same samples in every epoch", "frozen_teacher", ("cached_features",)),
     Ask("logits of a large vocabulary", "large_vocabulary", ("chunked_loss",)),
 )
 ELSEWHERE = (
