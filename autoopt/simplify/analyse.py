@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from autoopt.benchmark.target import whole_run_seconds
-from autoopt.records import Peaks, Plan, Resource, Round, RunParts, Simulation, Stage
+from autoopt.records import Deeper, Peaks, Plan, Resource, Round, RunParts, Simulation, Stage
 from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
@@ -79,6 +79,7 @@ def analyse(
     peaks: Peaks,
     sent: Communication | None = None,
     parts: RunParts | None = None,
+    own: tuple[Deeper, ...] = (),
 ) -> Round:
     """Everything that a round says of the incumbent.
 
@@ -86,6 +87,7 @@ def analyse(
         block: the running system, for the step and what each stage adds to it.
         sent: messages of several processes; None of one.
         parts: of the plan's whole run; none where nothing but steps was measured.
+        own: functions of the user's outside of the model's; the dearest opens a bottleneck of the host.
 
     Stages are normalized to the speed at which the steps ran, so that their sum is as fast as what is measured.
     """
@@ -111,10 +113,12 @@ def analyse(
         simulation=simulation,
         whole_run=whole_run_seconds(parts) if length_known else None,
         notes=(*timings.notes, *timings.inputs.notes),
+        own=own,
     )
     pipeline = Pipeline(round_)
     predicted, best = pipeline.simulate(), ceiling_step(pipeline, timings, peaks)
     name = bottleneck(pipeline, best)
+    dearest = [max(own, key=lambda function: function.seconds)] if name == "host" and own else []
     return round_.model_copy(
         update={
             "predicted_step_seconds": predicted,
@@ -123,7 +127,7 @@ def analyse(
             "ceiling_step_seconds": None if best is None else min(best, step),
             "bottleneck": name,
             "bottleneck_class": classify(pipeline, name, peaks),
-            "deeper": deeper_chain(pipeline, name, timings),
+            "deeper": (*deeper_chain(pipeline, name, timings), *dearest),
         }
     )
 
@@ -136,8 +140,8 @@ def build_round(description: Description, profile: StageProfile, index: int = 0)
     timings = with_watched(StageTimings.model_validate(profile.timings), description.facts.run)
     peaks = description.environment.peaks
     parts = run_parts(description.facts, profile.startup, profile.block, timings)
-    round_ = analyse(index, profile.plan, timings, profile.block, peaks, profile.communication, parts)
-    return round_.model_copy(update={"own": profile.own}), Pipeline(round_)
+    round_ = analyse(index, profile.plan, timings, profile.block, peaks, profile.communication, parts, profile.own)
+    return round_, Pipeline(round_)
 
 
 def model_error(description: Description, profile: StageProfile) -> float | None:

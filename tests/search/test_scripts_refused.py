@@ -145,8 +145,8 @@ def test_timing_evaluations_waits_for_what_brings_more_a_second(tmp_path: Path) 
 
 
 def test_what_probes_have_seen_together_stays_together_without_evaluations_that_wait(tmp_path: Path) -> None:
-    """Steps of the probe showed 1.5x where 2.7x was predicted. The evaluation's change waited; what was left of the rest
-    was what is likely a gain alone, though nobody had seen that, and the probe had seen all of it."""
+    """Steps of the probe showed 1.5x where 2.7x was predicted. The evaluation's change waited, and of the rest was left
+    what is likely a gain alone, which nobody had seen, while the probe had seen all of it."""
     larger = promised("evaluation", 1.03, "evaluate")
     larger.settings = lambda case: iter([{"batch_size": 256}])
     said = {"cache": 1.8, "fused": 1.3, "layout": 1.15}

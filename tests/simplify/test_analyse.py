@@ -60,6 +60,17 @@ def test_the_step_is_the_sum_of_its_stages_on_a_cpu_without_workers() -> None:
     assert found.simulation_error == pytest.approx(0.0, abs=1e-6)
 
 
+def test_a_bottleneck_of_the_host_is_opened_by_the_users_dearest_function() -> None:
+    own = tuple(
+        Deeper(name=name, kind="line", seconds=seconds, file="train.py", line=9)
+        for name, seconds in (("log", 0.002), ("targets", 0.015))
+    )
+    block = Block(steps=10, samples=100, seconds=0.27)
+    for changes, last in (({"host": timing(0.02)}, "targets"), ({"forward": timing(0.02)}, "aten::mm")):
+        found = analyse(0, Plan(), survey_of(**changes), block, PEAKS, own=own)
+        assert (found.own, found.deeper[-1].name) == (own, last)
+
+
 PLANTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "storage": ({"inputs": {"sample": timing(0.0021, cpu_seconds=0.0001, wait_seconds=0.002)}}, "storage", "cpu"),
     "preparation": ({"inputs": {"sample": timing(0.002, cpu_seconds=0.002, wait_seconds=0.0)}}, "preparation", "cpu"),
