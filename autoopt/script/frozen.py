@@ -60,8 +60,9 @@ class FrozenModules(Watcher):
         self._note(module, args, kwargs)
 
     def _note(self, module: nn.Module, args: Any, kwargs: Any, path: str = "") -> None:
-        frame = calls_module(sys._getframe(1))
-        if frame is None or self._batch is None or next(module.parameters(), None) is None:
+        held = self._batch is not None and next(module.parameters(), None) is not None
+        frame = calls_module(sys._getframe(1)) if held else None
+        if frame is None:
             return
         place, name = place_of(frame), called_name(frame)
         if not name or place.file.startswith("/"):
