@@ -253,22 +253,22 @@ def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) ->
     """Seconds of a running step beyond one on held batches, but for its input: the script's own lines, calls without
     gradients, such as a teacher's, batches that are new to the caches.
 
-    Next to workers all of a step is slower, as its backward pass shows, in which no line of the user's runs.
+    Next to workers all of a step is slower, by no more than its optimizer and its backward pass, to which a loss of the
+    user's own may have added.
     """
     lived: dict[str, float] = {name: seconds / max(block.steps, 1) for name, seconds in block.stage_seconds.items()}
-    held = {
-        name: (timings.get(name) or {}).get("seconds", 0.0) for name in ("forward", "backward", "optimizer", "host")
-    }
+    stages = ("forward", "backward", "optimizer", "host")
+    held: dict[str, float] = {name: (timings.get(name) or {}).get("seconds", 0.0) for name in stages}
     if timings.get("device") != "cpu" or not held["backward"] or not lived.get("backward"):
         named = float(sum(one["seconds"] for one in functions))
         made = timings.get("inputs", {}).get("sample")  # else those that make batches are timed as such
         return named if made else max(named - lived.get("data", 0.0), 0.0)
     micro = int(timings.get("accumulation", 1))
-    backward = micro * held["backward"]
-    slowed = max(lived["backward"] / backward, 1.0) if timings.get("workers") else 1.0
+    alone = {"forward": micro * held["forward"], "backward": micro * held["backward"], "optimizer": held["optimizer"]}
+    slower = (lived.get(name, 0.0) / alone[name] for name in ("backward", "optimizer") if alone[name])
+    slowed = max(min(slower), 1.0) if timings.get("workers") else 1.0
     running = sum(lived.get(name, 0.0) for name in ("forward", "backward", "optimizer", "other"))
-    alone: float = micro * held["forward"] + backward + held["optimizer"] + held["host"]
-    return max(running / slowed - alone, 0.0)
+    return max(running / slowed - sum(alone.values()) - held["host"], 0.0)
 
 
 def _worth_running(timings: JsonDict, step: float) -> list[int]:
