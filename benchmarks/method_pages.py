@@ -114,9 +114,9 @@ def what_is_slow(results: Path) -> str:
         wanted = f"expected: {', '.join(f'`{name}`' for name in ask.wanted)}"
         rows.append([ask.kind, "; ".join(said) or ("; ".join(found.get("failed", [])) or wanted), brings])
     return sections(
-        f"{len(ASKS)} small scripts, each slow for one reason that users know, and what one command of four minutes "
-        "reports of it. The speedup is that of the whole run where whole runs were measured. An expected answer stands "
-        "where nothing was measured yet.\n\n"
+        "Small scripts, each slow for one reason that users know, and what one command of four minutes reports of it. "
+        "The speedup is that of the whole run where whole runs were measured. An expected answer stands where nothing "
+        "was measured yet.\n\n"
         f"Reproduce: `python -m benchmarks.reports --asks {len(ASKS)}`, on a machine that does nothing else.",
         table(["what is slow", "what autoopt reports", "what it brings"], rows),
         "Kinds that these scripts do not show:",
