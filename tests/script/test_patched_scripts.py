@@ -12,6 +12,7 @@ import pytest
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Sites
 from autoopt.script.applicable import inapplicable
+from autoopt_model.muon import ADAM
 from scripted import REGISTRY
 from tests.script.conftest import StartScript
 
@@ -27,6 +28,8 @@ def changes(sites: Sites) -> Iterator[tuple[Change, dict[str, str]]]:
     for name, strategy in REGISTRY.items():
         if strategy.example is None or name in SKIPPED:
             continue
+        if name == "muon" and not {site.name for site in sites.of("optimizer")} & ADAM:
+            continue  # it applies to these alone
         change = Change(strategy=name, setting=strategy.example.setting)
         plan = Plan(changes=(change,))
         if inapplicable(REGISTRY.fold(plan), sites, patched=True) is None:
