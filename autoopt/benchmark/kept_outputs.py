@@ -40,10 +40,9 @@ class KeptOutputs:
         tensors = [value for value in given if isinstance(value, torch.Tensor)]
         sizes = {len(value) if value.dim() else 0 for value in tensors}
         learnt = any(isinstance(value, torch.Tensor) and value.requires_grad for value in given)
-        held = [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]
-        if learnt or len(sizes) != 1 or 0 in sizes or not held:
+        if learnt or len(sizes) != 1 or 0 in sizes or not module.state_dict():
             return module(*args, **kwargs)
-        weights = torch.stack([value.float().norm() for value in held])
+        weights = weights_of(module)
         if not torch.equal(weights, self._weights):
             self.rows.clear()
             self._weights = weights
@@ -67,6 +66,12 @@ class KeptOutputs:
                 return output
         found = zip(*(self.rows[key] for key in keys), strict=True)
         return rebuilt(self._outputs[how], [torch.stack(rows) for rows in found])
+
+
+def weights_of(module: Any) -> torch.Tensor:
+    """A number for each tensor that a module holds, which is another one when the tensor is."""
+    held = [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]
+    return torch.stack([value.float().norm() for value in held])
 
 
 def columns_of(output: Any, rows: int) -> list[Any]:

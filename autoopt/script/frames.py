@@ -63,7 +63,8 @@ def model_place() -> Found | None:
     """The user's line that calls the outermost model which is under way; the innermost line where there is none."""
     last: FrameType | None = sys._getframe(1)
     for frame, _ in walk_stack(last):
-        if frame.f_code.co_name in _CALLS and frame.f_code.co_filename.endswith(_MODULE):
+        code = frame.f_code
+        if code.co_name in _CALLS and code.co_filename.endswith(_MODULE):
             last = frame.f_back
     return user_place(last)
 
@@ -83,17 +84,13 @@ def calls_module(frame: FrameType | None) -> FrameType | None:
 
 def called_name(frame: FrameType) -> str:
     """The last name of what a frame calls at its line; empty where its source does not tell."""
-    positions = getattr(frame.f_code, "co_positions", None)
-    if positions is None:  # Python 3.10
-        return ""
-    where = next(islice(positions(), frame.f_lasti // 2, None))
+    _, *ends = _position(frame)
     try:
         tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
     except (SyntaxError, ValueError):
         return ""
     for node in ast.walk(tree):
-        place = tuple(getattr(node, name, None) for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"))
-        if isinstance(node, ast.Call) and place == where:
+        if isinstance(node, ast.Call) and [node.end_lineno, node.end_col_offset] == ends:  # each has its parenthesis
             return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     return ""
 

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from autoopt.benchmark.contents import tensors
-from autoopt.benchmark.kept_outputs import KeptOutputs, columns_of
+from autoopt.benchmark.kept_outputs import KeptOutputs, columns_of, weights_of
 from autoopt.benchmark.seeding import kept_buffers, kept_random_state
 from autoopt.records import JsonDict, Site
 from autoopt.script.frames import called_name, calls_module, place_of, shown
@@ -26,6 +26,8 @@ SAME = 1e-4
 """The largest difference that rounding explains, in units of the largest output."""
 TIMED = 3
 """Calls of which the median is taken: one that was disturbed does not count."""
+READINGS, READ = 12, 2
+"""Of an index, among which few variants have all come, with few exceptions; and indices that are read."""
 CHUNK = 64
 """Samples of a batch where the loader does not say."""
 
@@ -39,13 +41,14 @@ class FrozenModules(Watcher):
 
     def __init__(self, hooks: TorchHooks) -> None:
         self._hooks = hooks
+        self._loader: Any = None
         self._batch: Any = None
         self._called: list[tuple[nn.Module, Site, Any, Any]] = []
         self._found: dict[tuple[str, int, str], tuple[Site, nn.Module, torch.Tensor]] = {}
         self._listening: list[Any] = []
 
     def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
-        self._batch, self._called = batch, []
+        self._loader, self._batch, self._called = loader, batch, []
 
     def root_found(self, model: nn.Module) -> None:
         for path, module in frozen_within(model):
@@ -85,6 +88,8 @@ class FrozenModules(Watcher):
                     try:
                         with torch.no_grad():
                             found |= tried(module, args, kwargs)
+                        if "reason" not in found:
+                            found |= variants(self._loader)
                     finally:
                         self._hooks.session.standing = False
                 self._found[key] = (site.model_copy(update={"options": found}), module, weights_of(module))
@@ -108,12 +113,6 @@ def frozen_within(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Mo
             yield inner, module
         else:
             yield from frozen_within(module, inner)
-
-
-def weights_of(module: nn.Module) -> torch.Tensor:
-    """A number for each tensor that a module holds, which is another one when the tensor is."""
-    held = [value for value in module.state_dict().values() if isinstance(value, torch.Tensor)]
-    return torch.stack([value.float().norm().cpu() for value in held])
 
 
 def tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JsonDict:
@@ -159,6 +158,23 @@ def _size(tensor: torch.Tensor) -> float:
     return float(tensor.abs().max())
 
 
+def variants(loader: Any) -> JsonDict:
+    """``{"variants": different samples among readings of one index}``, 1 without augmentation, 2 where a flip is all of
+    it; or ``{"reason": why no sample is known by an index}``."""
+    dataset, collate = loader.dataset, loader.collate_fn
+    try:
+        with kept_random_state():
+            indices = range(0, len(dataset), max(len(dataset) // READ, 1))[:READ]
+            read = ([_bytes(collate([dataset[index]])) for _ in range(READINGS)] for index in indices)
+            return {"variants": max(len(set(made)) for made in read)}
+    except Exception as error:  # such as one that has no indices
+        return {"reason": f"samples of {type(dataset).__name__} are not read by an index: {type(error).__name__}"}
+
+
+def _bytes(batch: Any) -> tuple[bytes, ...]:
+    return tuple(each.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for _, each in tensors(batch))
+
+
 def _turned(value: Any) -> Any:
     return value.flip(0) if isinstance(value, torch.Tensor) and value.dim() else value
 
@@ -193,8 +209,9 @@ class KeepOutputs(Watcher):
 
     def __init__(self, hooks: TorchHooks, lines: Sequence[str]) -> None:
         self._hooks = hooks
-        self._lines = {line.split()[0] for line in lines if len(line.split()) == 2}
-        self._paths = [line.split()[2] for line in lines if len(line.split()) == 3]
+        words = [line.split() for line in lines]
+        self._lines = {place for place, _, *path in words if not path}
+        self._paths = [path for _, _, *within in words for path in within]
         self._latest: tuple[Any, Any] = (None, None)
 
     def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,11 +12,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from autoopt.benchmark.kept_outputs import KeptOutputs, kept_outputs
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Sites
 from autoopt.registry import load_strategies
+from autoopt.script.frozen import variants
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case
 from tests.script.conftest import StartScript
@@ -173,10 +176,38 @@ def test_the_first_epochs_pay_for_what_augmentation_makes_new(variants: int, epo
     assert found.value == pytest.approx(run / (run - saved), rel=0.02)
 
 
+class Flipped(Dataset[torch.Tensor]):
+    def __init__(self, flips: bool) -> None:
+        self.rows, self.flips = torch.arange(24.0).view(6, 4), flips
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.rows[index].flip(0) if self.flips and torch.rand(()) < 0.5 else self.rows[index]
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_variants_of_a_sample_are_counted_without_a_trace(flips: bool) -> None:
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    assert variants(DataLoader(Flipped(flips), batch_size=2)) == {"variants": 1 + flips}
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_samples_without_an_index_are_not_kept() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    assert "samples of Stream are not read by an index" in variants(DataLoader(Stream()))["reason"]
+
+
 def case_of(options: dict[str, Any], variants: int = 1) -> Case:
     site = {"kind": "frozen", "call": "teacher", "file": "train.py", "line": 9, "end_line": 9}
-    seen = {"command": ["train.py"], "cwd": "/", "sites": [{**site, "options": {"path": "", **options}}]}
-    case = sample_case(inspected={"cached_features": {"variants": variants}})
+    options = {"path": "", "variants": variants, **options}
+    seen = {"command": ["train.py"], "cwd": "/", "sites": [{**site, "options": options}]}
+    case = sample_case()
     dataset = case.workload.dataset.model_copy(update={"deterministic": variants == 1})
     facts = case.workload.model_copy(update={"dataset": dataset})
     return replace(case, workload=facts, sites=Sites.model_validate(seen))

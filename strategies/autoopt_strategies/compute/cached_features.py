@@ -7,14 +7,10 @@ from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import LEAST_SAVING, PATIENCE, Setting, after_paying, sample_seconds
-from autoopt_strategies.input import probes
-from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.prepared_samples import FREE, samples_repeat
 
 MOST_VARIANTS = 4
 """Of a sample, as of a flip and a transposition: of more, most are new in most epochs."""
-TRIED = 2
-"""Samples of which variants are counted."""
 PART = "autoopt.benchmark.kept_outputs:kept_outputs"
 _TEACHER = {"kind": "frozen", "call": "teacher", "file": "train.py", "line": 9, "end_line": 9}
 _TIMES = {"path": "", "seconds": 0.05, "kept_seconds": 0.001, "row_bytes": 40}
@@ -98,12 +94,6 @@ class CachedFeatures(Strategy):
         names = ", ".join(dict.fromkeys(name for _, name in places))
         return Recipe.noted(f"kept_outputs({names}, x)  # frozen: computed once for each sample", edits=edits)
 
-    def inspect(self, live: Any) -> Setting:
-        """How many different samples augmentation makes of one."""
-        dataset = dataset_of(live.workload)
-        found = [probes.variants(dataset, index) for index in probes.spread(dataset)[:TRIED]]
-        return {"variants": max(found)} if found else {}
-
     def _bytes(self, case: Case) -> float:
         rows = _variants(case) * (case.workload.train_samples or 0)
         return sum(float(site.options["row_bytes"]) for site in _found(case)) * rows
@@ -122,7 +112,8 @@ def _saved(case: Case) -> float:
 
 def _variants(case: Case) -> float:
     """Different samples that augmentation makes of one, as far as was tried."""
-    return 1.0 if samples_repeat(case) else float(case.inspected(CachedFeatures.name).get("variants") or inf)
+    found = (float(site.options.get("variants") or inf) for site in _found(case))
+    return 1.0 if samples_repeat(case) else max(found, default=inf)
 
 
 def _epochs(case: Case) -> float:

@@ -24,8 +24,6 @@ from autoopt_strategies.input.unaugmented import READ_BATCH, halves, reader_of, 
 SPREAD, SEEDS = 12, 4
 """Samples from all over a dataset that are read one by one, and how often each is drawn."""
 SIZE = 8
-READINGS = 12
-"""Of an index, among which few variants have all come, with few exceptions."""
 """Batches that are read by one index, and their size."""
 KINDS = ("tensor", "array", "list")
 NAMES = ("random", "jitter", "augment", "erasing", "noise", "mixup", "cutout", "cutmix", "dropout")
@@ -132,18 +130,6 @@ def deterministic(dataset: Any, indices: list[int]) -> bool:
         seed_everything(seed)
         seen.append([dataset[index] for index in indices])
     return all(equal(seen[0], other) for other in seen[1:])
-
-
-def variants(dataset: Any, index: int) -> int:
-    """Different samples among so many readings of one index (``READINGS``): 1 without augmentation, 2 where a flip is
-    all of it."""
-    seen: list[Any] = []
-    for seed in range(READINGS):
-        seed_everything(seed)
-        sample = dataset[index]
-        if not any(equal(sample, other) for other in seen):
-            seen.append(sample)
-    return len(seen)
 
 
 def _composes(dataset: Any, head: Any, rest: tuple[Any, ...], indices: list[int]) -> bool:
