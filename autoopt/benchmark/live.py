@@ -93,6 +93,7 @@ class LiveTraining(Protocol):
         replicated: the processes send each other gradients in each step.
         takes_probabilities: its loss is ``binary_cross_entropy`` of probabilities.
         loss_head: the layer that makes the logits of its loss; None where it is not known or there is none.
+        finds_anomalies: its backward passes run under ``torch.autograd.detect_anomaly``.
     """
 
     takes_batches: bool
@@ -138,6 +139,8 @@ class LiveTraining(Protocol):
     def replicated(self) -> bool: ...
     @property
     def takes_probabilities(self) -> bool: ...
+    @property
+    def finds_anomalies(self) -> bool: ...
     @property
     def loss_head(self) -> LossHead | None: ...
 

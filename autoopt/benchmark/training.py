@@ -378,6 +378,10 @@ class Training:
     def loss_head(self) -> LossHead | None:
         return loss_head(self._one_loss())
 
+    @property
+    def finds_anomalies(self) -> bool:
+        return torch.is_anomaly_enabled()
+
     def _one_loss(self) -> torch.Tensor:
         """The loss of a batch that is taken from the loader."""
         with self.autocast or nullcontext():

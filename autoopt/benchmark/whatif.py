@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -54,6 +55,7 @@ def ratio_with(
     under: torch.dtype | None = None,
     matmul: str | None = None,
     rebatch: Callable[[Any], Any] | None = None,
+    unchecked: bool = False,
     seconds: float = SECONDS,
 ) -> float | None:
     """Seconds of forward and backward with a change over those without, on a real batch.
@@ -66,6 +68,7 @@ def ratio_with(
         under: of autocast on both sides; the training's own where None.
         matmul: precision of float32 matrix products (``torch.set_float32_matmul_precision``).
         rebatch: ``batch -> batch``, of the micro-batch on the device (``training.rebatched``).
+        unchecked: without ``torch.autograd.detect_anomaly``, under which the other side is.
         seconds: for all of it; a few turns are made however long they take.
 
     Returns:
@@ -83,11 +86,12 @@ def ratio_with(
             plain = copy.deepcopy(training.model)
             batch = training.next()[0]
             usual = _autocast(device, under) or training.autocast or nullcontext()
-            if change is None and dtype is None and matmul is None and rebatch is None:
+            once = partial(_once, training, plain, batch, usual, anomalies=unchecked)
+            if change is None and dtype is None and matmul is None and rebatch is None and not unchecked:
                 end = training.device.now() + seconds  # nothing to compare with
-                _once(training, plain, batch, usual, None)
+                once()
                 while training.device.now() < end:
-                    _once(training, plain, batch, usual, None)
+                    once()
                 return 1.0
             changed = copy.deepcopy(training.model)
             changed = change(changed) if change is not None else changed
@@ -95,7 +99,7 @@ def ratio_with(
             other = _autocast(device, dtype) or usual
             return _turns(
                 training,
-                lambda: _once(training, plain, batch, usual, None),
+                once,
                 lambda: _once(training, changed, another, other, matmul),
                 seconds,
             )
@@ -107,10 +111,17 @@ def _autocast(device: torch.device, dtype: torch.dtype | None) -> Any:
     return None if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
-def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:
+def _once(
+    training: LiveTraining,
+    model: nn.Module,
+    batch: Any,
+    autocast: Any,
+    matmul: str | None = None,
+    anomalies: bool = False,
+) -> float:
     model.zero_grad(set_to_none=True)
     training.device.synchronize()
-    with matmul_precision(matmul):
+    with matmul_precision(matmul), torch.autograd.set_detect_anomaly(anomalies):
         began = training.device.now()
         with autocast:
             loss = training.loss(model, batch)

@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -39,7 +40,7 @@ from autoopt.script.loaders import Watcher
 from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
 from autoopt.setup import Distributed, Precision, Setup, Transform, Wrap
-from autoopt.simplify.costly import CALLS
+from autoopt.simplify.costly import ANOMALIES, CALLS
 
 _ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
 LEFT = 0.1
@@ -132,7 +133,8 @@ def stands_alone(file: str, line: int) -> bool:
 
 
 def leave_out(calls: Iterable[str]) -> None:
-    """From here on these calls do nothing at their lines; everywhere else they do what they did.
+    """From here on these calls do nothing at their lines; everywhere else they do what they did. What would detect
+    anomalies detects none there.
 
     Args:
         calls: such as ``train.py:9 gc.collect``; files as the script's sites name them.
@@ -141,6 +143,7 @@ def leave_out(calls: Iterable[str]) -> None:
         ValueError: a call that is none of those that may be left out.
     """
     owners = {name: (module, attribute) for module, attribute, name in CALLS if name != "print"}
+    owners |= {name: ("torch.autograd", name.rpartition(".")[2]) for name in ANOMALIES}
     places: dict[str, set[tuple[str, int]]] = {}
     for text in calls:
         place, call = text.rsplit(" ", 1)
@@ -151,17 +154,18 @@ def leave_out(calls: Iterable[str]) -> None:
     for call, lines in places.items():
         module, attribute = owners[call]
         owner = import_module(module)
-        setattr(owner, attribute, _without(getattr(owner, attribute), lines))
+        instead = partial(torch.autograd.set_detect_anomaly, False) if call in ANOMALIES else lambda: None
+        setattr(owner, attribute, _without(getattr(owner, attribute), lines, instead))
 
 
-def _without(call: Callable[..., Any], places: set[tuple[str, int]]) -> Callable[..., Any]:
+def _without(call: Callable[..., Any], places: set[tuple[str, int]], instead: Callable[[], Any]) -> Callable[..., Any]:
     numbers = {line for _, line in places}
 
     @functools.wraps(call)
     def called(*args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
         if frame.f_lineno in numbers and (shown(frame.f_code.co_filename), frame.f_lineno) in places:
-            return None
+            return instead()
         return call(*args, **kwargs)
 
     return called

@@ -41,7 +41,7 @@ from autoopt.script.frozen import FrozenModules
 from autoopt.script.hook.seeds import when_imported
 from autoopt.script.loaders import Watcher
 from autoopt.script.torch_hooks import Passes, TorchHooks, period_of
-from autoopt.simplify.costly import CALLS
+from autoopt.simplify.costly import ANOMALIES, CALLS
 
 _LOADER_OPTIONS = (
     "batch_size",
@@ -177,6 +177,9 @@ class Observer(Watcher):
             when_imported(module, functools.partial(self._trainers, module))
         for owner, attribute, name in CALLS:
             self._timed(sys.modules[owner], attribute, name)
+        for name in ANOMALIES:
+            kind = getattr(torch.autograd, name.rpartition(".")[2])
+            self._around(kind, "__init__", functools.partial(self._anomalies, name), keywords=True)
         for name in WAITS:
             self._around(torch.Tensor, name, functools.partial(self._waits, name))
 
@@ -217,6 +220,10 @@ class Observer(Watcher):
             return result
 
         setattr(owner, attribute, timed)
+
+    def _anomalies(self, name: str, made: Any, mode: bool = True, **_: Any) -> None:
+        if mode:
+            self._note("forced", user_place(), name)
 
     # what is reported
 

@@ -86,6 +86,7 @@ class Recording(Watcher):
 
     Attributes:
         takes_probabilities, loss_head: of its losses (``benchmark.losses``), the head of the latest.
+        finds_anomalies: backward passes run under ``torch.autograd.detect_anomaly``.
 
     Args:
         pieces: backward passes that the script makes of each batch of a loader.
@@ -96,7 +97,7 @@ class Recording(Watcher):
         self._calls: list[list[ModelCall]] = []  # before each backward pass, or of each batch of a loader
         self._lines: Counter[Any] = Counter()
         self.host_digests: tuple[str, str, str] | None = None
-        self.takes_probabilities = False
+        self.takes_probabilities = self.finds_anomalies = False
         self.loss_head: LossHead | None = None
         self._next = True
         self._loads = False
@@ -118,6 +119,7 @@ class Recording(Watcher):
         self._calls[-1].append(ModelCall(model, args, kwargs, dtype))
 
     def backward(self, loss: Any) -> None:
+        self.finds_anomalies = self.finds_anomalies or torch.is_anomaly_enabled()
         if isinstance(loss, torch.Tensor):
             self.takes_probabilities = self.takes_probabilities or takes_probabilities(loss)
             self.loss_head = loss_head(loss)

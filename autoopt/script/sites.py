@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from autoopt.records import Advice, Place, Site, Sites
-from autoopt.simplify.costly import forced_advice, mistakes
+from autoopt.simplify.costly import ANOMALIES, anomaly_advice, forced_advice, mistakes
 
 P = TypeVar("P", bound=Place)
 _OFTEN = 0.5
@@ -25,7 +25,7 @@ def advice_of(sites: Sites) -> tuple[Advice, ...]:
     forced = (
         forced_advice(site.call, (site.file, site.line), site.per_step or 0.0, site.seconds_per_step or 0.0, step)
         for site in sites.of("forced")
-        if (site.per_step or 0.0) >= _OFTEN and (step := sites.step_seconds or 0.0)
+        if site.call not in ANOMALIES and (site.per_step or 0.0) >= _OFTEN and (step := sites.step_seconds or 0.0)
     )
     waits = (
         Advice(
@@ -38,7 +38,8 @@ def advice_of(sites: Sites) -> tuple[Advice, ...]:
         for site in sites.of("device_wait")
         if site.options.get("device") != "cpu" and (site.per_step or 0.0) >= _OFTEN
     )
-    return (*mistakes(sites), *waits, *(item for item in forced if item is not None))
+    anomalies = (anomaly_advice((site.file, site.line)) for site in sites.of("forced") if site.call in ANOMALIES)
+    return (*mistakes(sites), *anomalies, *waits, *(item for item in forced if item is not None))
 
 
 def moved(sites: Sites, texts: Mapping[str, str]) -> Sites:

@@ -293,7 +293,8 @@ class ScriptTraining:
             return self.loss(self.model, batch)
 
     def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.autograd.set_detect_anomaly(self.finds_anomalies):  # as the script's own lines do
+            loss.backward()  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
         for optimizer in self.optimizers:
@@ -322,6 +323,10 @@ class ScriptTraining:
     @property
     def loss_head(self) -> LossHead | None:
         return self.script.recording.loss_head
+
+    @property
+    def finds_anomalies(self) -> bool:
+        return self.script.recording.finds_anomalies
 
     def unused_parameters(self) -> list[str]:
         """None: a script that trains in several processes wraps its models itself, and says so there."""

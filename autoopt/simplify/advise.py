@@ -15,7 +15,17 @@ from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Advice, JsonDict, Peaks
 from autoopt.simplify.batches import Fetch, in_child, nbytes, restored
-from autoopt.simplify.costly import CALLS, LEAST_SHARE, Found, Line, Place, advice_of_calls, watched_calls, with_source
+from autoopt.simplify.costly import (
+    CALLS,
+    LEAST_SHARE,
+    Found,
+    Line,
+    Place,
+    advice_of_calls,
+    anomaly_advice,
+    watched_calls,
+    with_source,
+)
 from autoopt.simplify.source import (
     Function,
     Unused,
@@ -267,6 +277,8 @@ def advise_training(
         except Exception:  # a user's object may do anything when it is examined
             return
 
+    if training.finds_anomalies:
+        found.append(anomaly_advice())
     functions = step_functions(training.workload.loss, training.workload.model)
     running = step_seconds or (timings.compute.seconds if timings.compute is not None else 0.0)
     with restored(training):

@@ -51,6 +51,8 @@ _TOLD = {
         "print every so many steps, `if step % 100 == 0:`, or keep the values and print them at each evaluation",
     ),
 }
+ANOMALIES = ("torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly")
+"""What switches it on; left out, it stays off."""
 CALLS = tuple((name.rpartition(".")[0] or "builtins", name.rpartition(".")[2], name) for name in _TOLD)
 """Module, attribute and name of each."""
 Found = dict[tuple[str, Line], list[float]]
@@ -90,6 +92,17 @@ def mistakes(sites: Sites) -> tuple[Advice, ...]:
             line=wrong.line,
             suggestion="model.eval() before the evaluation and model.train() after it",
         ),
+    )
+
+
+def anomaly_advice(place: Place = (None, None)) -> Advice:
+    """Advice on anomaly detection that was left on, at the line that switches it on."""
+    return Advice(
+        title="Anomaly detection is on",
+        evidence="forward passes keep a stack trace of each operator, and backward passes look at every gradient",
+        file=place[0],
+        line=place[1],
+        suggestion="switch it on only to find an operator that makes NaN",
     )
 
 

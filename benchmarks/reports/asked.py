@@ -46,6 +46,7 @@ ASKS = (
     Ask("a resumed run that reads what it has trained on", "resumed_run", ("passed over",)),
     Ask("steps that grow slower: losses that keep their graphs", "kept_graphs", ("grow",), ("profile", "--watch")),
     Ask("a teacher that answers the same samples in every epoch", "frozen_teacher", ("cached_features",)),
+    Ask("anomaly detection that was left on", "anomaly_detection", ("forced_calls",)),
     Ask("logits of a large vocabulary", "large_vocabulary", ("chunked_loss",)),
 )
 ELSEWHERE = (

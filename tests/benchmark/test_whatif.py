@@ -65,6 +65,19 @@ def test_both_may_be_tried_in_another_precision() -> None:
     assert all(seen)
 
 
+def test_one_side_may_look_for_anomalies() -> None:
+    seen = list[bool]()
+
+    class Noting(nn.CrossEntropyLoss):
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.is_anomaly_enabled())
+            return super().forward(*given)
+
+    assert ratio_with(training_of(Noting()), unchecked=True, seconds=2.0) is not None
+    assert set(seen) == {True, False}
+    assert not torch.is_anomaly_enabled()
+
+
 def test_where_nothing_is_changed_a_slow_pass_is_made_once() -> None:
     training, before = training_of(), Layer.clock
     assert ratio_with(training, seconds=0.5) == 1.0

@@ -84,6 +84,22 @@ def test_it_applies_where_they_take_a_share_of_every_step() -> None:
     assert "advice" in STRATEGY.applies(sample_case()).reason
 
 
+def test_anomaly_detection_is_left_out_by_what_it_takes_of_both_passes() -> None:
+    call = "torch.autograd.set_detect_anomaly"
+    detecting = forced(3, call=call, per_step=0.1, seconds_per_step=0.0, options={})
+    tried = sample_case(inspected={"forced_calls": {"without": 0.5}})
+    case = replace(tried, sites=case_of(detecting).sites)
+    assert STRATEGY.applies(case)
+    assert list(STRATEGY.settings(case)) == [{"calls": [f"train.py:3 {call}"]}]
+    alone = STRATEGY.predict(case, {})
+    assert 1.05 < alone.value <= 2.0
+    both = STRATEGY.predict(replace(case, sites=case_of(detecting, forced(9)).sites), {})
+    assert both.value == pytest.approx(2 * alone.value)
+    assert STRATEGY.predict(case_of(detecting), {}) is None, "nobody tried it"
+    for other in (forced(3, call=call, direct=False), forced(3, call=call, file="/elsewhere/train.py")):
+        assert "no such call" in STRATEGY.applies(case_of(other)).reason
+
+
 def test_a_wait_for_the_device_is_at_most_what_it_takes() -> None:
     told = STRATEGY.predict(case_of(forced(9), forced(12, call="torch.cuda.synchronize", seconds_per_step=0.03)), {})
     assert told.value == pytest.approx(2.0)
@@ -120,6 +136,47 @@ def test_a_call_whose_value_is_used_stays(tmp_path: Path) -> None:
     assert "does something with what" in patch.changes[0].reason
 
 
+DETECTING = LOOP.replace("        gc.collect()  # memory\n", "")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "call"),
+    [
+        (
+            ("    optimizer = ", "    torch.autograd.set_detect_anomaly(True)\n    optimizer = "),
+            ["-    torch.autograd.set_detect_anomaly(True)"],
+            "torch.autograd.set_detect_anomaly",
+        ),
+        (
+            ("        loss.backward()", "        with torch.autograd.detect_anomaly():\n            loss.backward()"),
+            [
+                "-        with torch.autograd.detect_anomaly():",
+                "+        with torch.autograd.set_detect_anomaly(False):",
+            ],
+            "torch.autograd.detect_anomaly",
+        ),
+    ],
+)
+def test_the_patch_detects_no_anomalies(before: tuple[str, str], after: list[str], call: str, tmp_path: Path) -> None:
+    assert before[0] in DETECTING
+    text = DETECTING.replace(*before, 1)
+    sites = sites_in(tmp_path, text, forced=(call, f"{call}("))
+    (site,) = sites.of("forced")
+    change = Change(strategy="forced_calls", setting={"calls": [f"train.py:{site.line} {call}"]})
+    _, patch = patched(tmp_path, text, change, sites=sites)
+    assert changed_lines(patch.diff) == after
+
+
+def test_detection_by_an_option_of_the_users_stays(tmp_path: Path) -> None:
+    text = DETECTING.replace("    optimizer = ", "    torch.autograd.set_detect_anomaly(DEBUG)\n    optimizer = ", 1)
+    call = "torch.autograd.set_detect_anomaly"
+    sites = sites_in(tmp_path, text, forced=(call, f"{call}("))
+    change = Change(strategy="forced_calls", setting={"calls": [f"train.py:{sites.of('forced')[0].line} {call}"]})
+    _, patch = patched(tmp_path, text, change, sites=sites)
+    assert not patch.diff
+    assert "your own setting" in patch.changes[0].reason
+
+
 COLLECTING = """
 import gc
 import torch
@@ -143,9 +200,17 @@ while True:
 """
 
 
+CHECKED = (
+    COLLECTING.replace("import torch\n", "import torch\ntorch.autograd.set_detect_anomaly(True)\n", 1)
+    .replace("        gc.collect()\n", "")
+    .replace("if collected", "if torch.is_anomaly_enabled()")
+)
+
+
 @pytest.mark.slow
-def test_a_script_trains_the_same_without_them(start_script: StartScript, folder: Path) -> None:
-    (folder / "collecting.py").write_text("import torch\ntorch.manual_seed(0)\n" + COLLECTING)
+@pytest.mark.parametrize("text", [COLLECTING, CHECKED], ids=["collecting", "detecting anomalies"])
+def test_a_script_trains_the_same_without_them(start_script: StartScript, folder: Path, text: str) -> None:
+    (folder / "collecting.py").write_text("import torch\ntorch.manual_seed(0)\n" + text)
     sites = start_script.watch("collecting.py", steps=17)
     case = case_of(*sites.sites, step=sites.step_seconds)
     assert STRATEGY.applies(case)
@@ -159,7 +224,7 @@ def test_a_script_trains_the_same_without_them(start_script: StartScript, folder
             )
     now, then = losses
     assert len(then) == 9
-    assert max(then) < 1000, "nothing was collected"
+    assert max(then) < 1000, "nothing was collected, or looked for"
     assert [loss - 1000 for loss in now] == pytest.approx(then, abs=1e-3), "and the training is the same"
 
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from autoopt.benchmark.training import Training
-from autoopt.records import Advice, Peaks
+from autoopt.records import Advice, Peaks, Sites
+from autoopt.script.sites import advice_of
 from autoopt.setup import Setup
 from autoopt.simplify import advise
 from autoopt.simplify.advise import advise_training, forced_in_batch, forced_in_step
@@ -317,6 +318,13 @@ def test_garbage_that_is_collected_by_force_is_told_with_its_line_and_share() ->
         assert found.file == __file__
         assert found.line == function.__code__.co_firstlineno + 1
         assert found.share > 0.01
+
+
+def test_anomaly_detection_that_is_on_is_named() -> None:
+    line = {"kind": "forced", "file": "train.py", "line": 9, "end_line": 9, "call": "torch.autograd.detect_anomaly"}
+    (found,) = advice_of(Sites.model_validate({"command": ["train.py"], "cwd": "/", "sites": [line]}))
+    assert "Anomaly detection is on" in found.title
+    assert (found.file, found.line) == ("train.py", 9)
 
 
 def test_calls_of_libraries_and_calls_that_take_nothing_are_not_told() -> None:

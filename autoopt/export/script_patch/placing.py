@@ -29,6 +29,7 @@ from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, 
 from autoopt.export.script_patch.values import UNSEEN, Made, keys_of, made_at, read_alone
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
+from autoopt.simplify.costly import ANOMALIES
 from autoopt.strategy import Edit, Recipe
 
 _CALLS: dict[str, tuple[SiteKind, tuple[str, ...]]] = {
@@ -501,16 +502,22 @@ class Placing:
         self.touched = self.touched or source.place(last.statement)
 
     def _place_left_out(self, edit: Edit) -> None:
-        """Removes statements that consist of a call."""
+        """Removes statements that consist of a call; a block that a call detects anomalies in detects none."""
         for site in self.sites.of("forced"):
             if f"{site.file}:{site.line} {site.call}" not in edit.lines:
                 continue
             source = self.edits(site.file).source
             call = source.call(site, site.call)
             spot = source.spot(call)
-            if source.alone(spot.statement) is not call:
+            if site.call in ANOMALIES and not _always(call):
+                raise NoHonestEditError(f"{site.file}:{site.line} detects anomalies where your own setting says so")
+            if source.alone(spot.statement) is call:
+                self.edits(site.file).remove(spot)
+            elif site.call in ANOMALIES:
+                name = f"{self._imported(source, ('torch',))['torch']}.{ANOMALIES[0].partition('.')[2]}"
+                self.edits(site.file).replace(call, f"{name}(False)")
+            else:
                 raise NoHonestEditError(f"{site.file}:{site.line} does something with what {site.call}() returns")
-            self.edits(site.file).remove(spot)
             self.touched = self.touched or site
         if self.touched is None:
             raise NoHonestEditError("the script was not seen to make these calls: " + ", ".join(edit.lines))
@@ -563,3 +570,9 @@ class Placing:
                 self.edits(source.name).insert(last_import(source), [f"import {module}"], below=True)
             names[module] = name or module
         return names
+
+
+def _always(call: cst.Call) -> bool:
+    """Whether a call switches detection on whatever the script's own settings are."""
+    mode = next((each.value for each in call.args if each.keyword is None or each.keyword.value == "mode"), None)
+    return mode is None or (isinstance(mode, cst.Name) and mode.value == "True")

@@ -1,11 +1,12 @@
-"""Forced calls: garbage collected, caches emptied and devices waited for in every step of a script, left out."""
+"""Forced calls: garbage collected, caches emptied, devices waited for and anomalies looked for in every step of a
+script, left out."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SHARE, Setting
+from autoopt_strategies.common import LEAST_SHARE, Setting, tried_gain
 
 OFTEN = 0.5
 """Times a step from which on a line belongs to it."""
@@ -13,6 +14,8 @@ WAITS = ("torch.cuda.synchronize",)
 """The device is no sooner done where nobody waits for it."""
 OUTPUT = ("print",)
 """Printed values are the user's to leave out."""
+ANOMALIES = ("torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly")
+"""Seen where they are called, once or in every step."""
 _COLLECT = {"kind": "forced", "call": "gc.collect", "file": "train.py", "line": 9, "end_line": 9, "per_step": 1.0}
 
 
@@ -22,13 +25,16 @@ class ForcedCalls(Strategy):
     No run and no benchmark has kept it so far.
 
     What it does: ``gc.collect()``, ``torch.cuda.empty_cache()`` and ``torch.cuda.synchronize()`` do nothing at the
-        lines that call them in each step; the patch takes these lines out.
+        lines that call them in each step, and ``torch.autograd.set_detect_anomaly(True)`` and ``detect_anomaly()``
+        detect nothing; the patch takes these lines out, and a ``with`` block gets ``set_detect_anomaly(False)``.
     When it helps: a collection visits every object that lives, in each step; what an emptied cache gives
-        back is asked for again in the next step; a device that is waited for stands idle while work is issued.
+        back is asked for again in the next step; a device that is waited for stands idle while work is issued; anomaly
+        detection keeps a stack trace of each operator and reads every gradient.
     When it does not: they take less than a hundredth of a step; a line that does something with what the call returns;
-        printing, which is yours to leave out. In a ``build()`` they are advice, since its functions are your own.
+        detection that an option of your own switches on; printing, which is yours to leave out. In a ``build()`` they
+        are advice, since its functions are your own.
     What it costs: garbage in cycles lives until Python collects by itself. Seconds that a script measures around such a
-        wait become those of issuing work.
+        wait become those of issuing work. The operator that makes a NaN is no longer named.
     Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (unnecessary synchronization);
         https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
     """
@@ -50,6 +56,8 @@ class ForcedCalls(Strategy):
     def applies(self, case: Case) -> Applies:
         if case.sites is None:
             return Applies.no("the functions of a build() are its own: such calls are advice, with their lines")
+        if _anomalies(case):
+            return Applies.yes()
         if not _found(case):
             return Applies.no("no such call stands alone in a line that the script runs in every step")
         share = _share(case)
@@ -64,10 +72,21 @@ class ForcedCalls(Strategy):
         if share is None or own is None:
             return None
         without, most = (1.0 / (1.0 - min(part, 0.99)) for part in (own, share))
-        return Estimate(value=without, low=1.0, high=most, n=1).as_kind("tried")
+        calls = Estimate(value=without, low=1.0, high=most, n=1).as_kind("tried")
+        if not _anomalies(case):
+            return calls
+        found = tried_gain(case, case.inspected(self.name).get("without"), ("forward", "backward"))
+        if found is None:
+            return None
+        ends = ("value", "low", "high")
+        return found.model_copy(update={end: getattr(found, end) * getattr(calls, end) for end in ends})
 
     def settings(self, case: Case) -> list[Setting]:
-        return [{"calls": [f"{site.file}:{site.line} {site.call}" for site in _found(case)]}]
+        return [{"calls": [f"{site.file}:{site.line} {site.call}" for site in (*_found(case), *_anomalies(case))]}]
+
+    def inspect(self, live: Any) -> Setting:
+        """Forward and backward without anomaly detection over those with it, tried on copies of the model."""
+        return {"without": live.ratio_with(unchecked=True)} if live.training.finds_anomalies else {}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_flags(leave_out=tuple(setting["calls"]))
@@ -84,12 +103,18 @@ def _found(case: Case) -> list[Any]:
     return [
         site
         for site in (case.sites.of("forced") if case.sites is not None else ())
-        if site.call not in OUTPUT
+        if site.call not in (*OUTPUT, *ANOMALIES)
         and site.direct
         and site.options.get("alone")
         and (site.per_step or 0.0) >= OFTEN
         and not site.file.startswith("/")
     ]
+
+
+def _anomalies(case: Case) -> list[Any]:
+    """Sites of lines within the script's folder that switch anomaly detection on."""
+    forced = case.sites.of("forced") if case.sites is not None else ()
+    return [site for site in forced if site.call in ANOMALIES and site.direct and not site.file.startswith("/")]
 
 
 def _share(case: Case, but: tuple[str, ...] = ()) -> float | None:
