@@ -134,7 +134,7 @@ class Recorder:
         self.buffered.setdefault(window, []).append(self.buffers.values())
 
     def record_rate(self) -> None:
-        self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
+        self.rates.append(float(self.training.optimizer.param_groups[0].get("lr", 0.0)))
 
     def own_weights(self, asked: Asked) -> KeptWeights | None:
         """Keeps this probe's own weights, where it is asked for gradients at no others."""

@@ -40,7 +40,7 @@ from autoopt.script.frames import (
 from autoopt.script.frozen import FrozenModules
 from autoopt.script.hook.seeds import when_imported
 from autoopt.script.loaders import Watcher
-from autoopt.script.torch_hooks import Passes, TorchHooks, period_of
+from autoopt.script.torch_hooks import Passes, TorchHooks, UpdatesByHand, period_of
 from autoopt.simplify.costly import ANOMALIES, CALLS
 
 _LOADER_OPTIONS = (
@@ -260,7 +260,7 @@ class Observer(Watcher):
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
         found = maker_place(optimizer)
-        if found is not None:
+        if found is not None and not isinstance(optimizer, UpdatesByHand):
             seen = Seen("optimizer", found, call=type(optimizer).__name__, name=type(optimizer).__name__)
             seen.options, seen.takes = plain_options(optimizer.defaults), taken_by(optimizer)
             self._made[optimizer] = seen
@@ -321,9 +321,10 @@ class Observer(Watcher):
         if index is not None:
             self._order.append(index)
             self._passes.stepped()
-        found = user_place()
-        self._use(self._made.get(optimizer), found)
-        self._note("step", found, "step")
+        if not isinstance(optimizer, UpdatesByHand):  # whose step is no line of the script
+            found = user_place()
+            self._use(self._made.get(optimizer), found)
+            self._note("step", found, "step")
 
     def saved(self, *_: Any) -> None:
         self._note("checkpoint", user_place(), "torch.save")

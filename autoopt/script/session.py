@@ -143,6 +143,7 @@ class Session:
         goal: the latest that was set.
         loss_factor: by which the mean of a step's losses is multiplied: its lines divide them by another number than
             the baseline's.
+        between_steps: called before a batch is read, since a step that nothing has ended ends there.
         standing: whether the script stands at a step's end: what is called in the meantime is autoopt's, not the
         script's.
     """
@@ -165,6 +166,7 @@ class Session:
         self.first_step_at: float | None = None
         self.over = False
         self.standing = False
+        self.between_steps: Callable[[], None] = lambda: None
         self.goal: Goal | None = None
         self._goal: Goal | None = None
         self._begun = False  # whether the step under way has computed
@@ -225,6 +227,7 @@ class Session:
 
     def data_begin(self, *, opens: bool = False) -> None:
         """Args: opens: a loader is asked for an iterator, and not for a batch of one."""
+        self.between_steps()
         self.train_again()
         now = perf_counter()
         if opens:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -26,8 +26,8 @@ from autoopt.script.session import Session
 
 _MOST_UNHELD = 200
 _MOST_ROOTLESS = 20
-"""Calls of a model without an optimizer of torch, and steps of one without such calls, after which a script is refused.
-"""
+"""Calls of a model without an optimizer or a backward pass, and steps of one without such calls, after which a script
+is refused."""
 SETTLED = 3
 """Training steps after which every root model has been called, as a rule; from then on no other call is examined."""
 
@@ -100,6 +100,16 @@ class Listening:
         return type(None), ()
 
 
+class UpdatesByHand(Optimizer):
+    """Stands for the lines of a script that update weights by themselves: its step is the end of theirs."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(list(parameters), {})
+
+    def step(self, closure: Any = None) -> Any:
+        """Changes nothing: they have."""
+
+
 class TorchHooks:
     """All torch hooks of one process.
 
@@ -136,7 +146,10 @@ class TorchHooks:
         self.saving: Callable[..., Any] | None = None
         self.trains_in_eval = False
         self._in_eval: list[nn.Module] = []
-        self._unheld = self._rootless = 0
+        self._unheld = self._rootless = self._unheld_passes = 0
+        self._unheld_models: list[nn.Module] = []
+        self._updates: UpdatesByHand | None = None
+        self._update_ends = False  # with whatever comes next
         self._scale: Any = None  # of a loss whose gradients have not been computed yet
         self._in_scaler = self._nested = self._saves_now = False
         self._closures = False
@@ -201,10 +214,12 @@ class TorchHooks:
     def _is_held(self, module: nn.Module) -> bool:
         if not self.optimizers and any(p.requires_grad for p in module.parameters()):
             self._unheld += 1
+            if all(module is not known for known in self._unheld_models):
+                self._unheld_models.append(module)
             if self._unheld > _MOST_UNHELD:
                 raise WorkloadError(
-                    f"a model was called {_MOST_UNHELD} times in training, and no optimizer of torch was made: where "
-                    "lines of its own update the weights, the end of a step cannot be seen",
+                    f"a model was called {_MOST_UNHELD} times in training, and neither was an optimizer of torch made "
+                    "nor backward() called: the end of a step cannot be seen",
                     hint="let a torch.optim.Optimizer make the updates, or describe the run with build()",
                 )
         return self._trained_by(module)
@@ -237,6 +252,7 @@ class TorchHooks:
         def call(*args: Any, **kwargs: Any) -> Any:
             if hooks._depth or session.standing:  # a root within a root, or autoopt's own call
                 return inner(*args, **kwargs)
+            hooks._updated()
             training = torch.is_grad_enabled() and (module.training or always)
             if training:
                 hooks._trains(args, kwargs)
@@ -315,9 +331,35 @@ class TorchHooks:
                     scale, hooks._scale = hooks._scale, None
                     root = root.detach() / scale.to(root.device)
                 session.loss(root)
+            if not hooks.optimizers:
+                hooks._updates_itself()
+            hooks._update_ends = hooks._updates is not None
             return done
 
         torch.autograd.backward = backward
+
+    def _updates_itself(self) -> None:
+        """A backward pass, and no optimizer: after some, lines of the script's own make use of the gradients."""
+        self._unheld_passes += bool(self._unheld_models)
+        if self._unheld_passes < SETTLED:
+            return
+        parameters = {p: None for model in self._unheld_models for p in model.parameters() if p.grad is not None}
+        if parameters:
+            self._updates, self.session.between_steps = UpdatesByHand(parameters), self._updated
+            plain, hooks = nn.Module.zero_grad, self
+
+            @functools.wraps(plain)
+            def zero_grad(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+                hooks._updated()
+                plain(self, *args, **kwargs)
+
+            nn.Module.zero_grad = zero_grad  # type: ignore[method-assign]
+
+    def _updated(self) -> None:
+        """Something else begins: the lines that update weights have ended."""
+        if self._update_ends and self._updates is not None and not self.session.standing:
+            self._update_ends = False
+            self._updates.step()
 
     # optimizers
 
@@ -458,6 +500,7 @@ class TorchHooks:
             aside = hooks._saves_now or threading.current_thread() is not threading.main_thread()
             if session.standing or aside:
                 return plain(*args, **kwargs)
+            hooks._updated()
             hooks._saves_now = True
             begun = session.aside("checkpoint")
             for watcher in hooks.watchers:

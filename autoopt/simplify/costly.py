@@ -151,7 +151,9 @@ def _of_steps(
     if not fused and "fused_optimizer" not in adopted:
         kind = facts.optimizer
         kernel = "one kernel for all parameters: fused=True"
-        if kind.options and kind.module.startswith("torch.optim") and "fused" not in kind.options:
+        if not kind.module.startswith("torch.optim"):
+            kernel = "one kernel for all parameters: an optimizer of torch.optim with fused=True"
+        elif kind.options and "fused" not in kind.options:
             kernel = f"{kind.type} has no fused kernel; AdamW and SGD have one, which train otherwise"
         yield cost("The optimizer's step", ("optimizer",), kernel, _place(sites, "optimizer"))
     yield cost("Moving batches", ("pin", "copy"), "pinned memory and .to(..., non_blocking=True)", loader)

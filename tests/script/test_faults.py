@@ -26,7 +26,7 @@ from tests.script.conftest import StartScript
         ("fails forked", "a fault of the script's own"),
         ("exits forked", "left by itself before its first training step: wrong words"),
         ("never", "without having called a model in training"),
-        ("updates_itself", "no optimizer of torch was made"),
+        ("updates_itself", "neither was an optimizer of torch made nor backward"),
         ("calls_no_model", "no model that holds its parameters was called"),
     ],
 )

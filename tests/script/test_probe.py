@@ -213,6 +213,17 @@ def test_a_loop_without_a_loader_is_probed_where_its_model_is_called_with_the_la
     assert level(Risk.EXACT, before, after).level == "identical"
 
 
+def test_updates_by_the_scripts_own_lines_are_probed(prober: Prober, folder: Path) -> None:
+    sites = prober.sites("by_hand.py")
+    before = prober("by_hand.py", sites)
+    same = level(Risk.EXACT, before, prober("by_hand.py", sites))
+    assert (same.passed, same.gradient_error, same.gradient_bias) == (True, 0.0, 0.0), same.detail
+    assert level(Risk.NUMERIC, before, prober("by_hand.py", sites, BFLOAT16)).passed is True
+    text = (folder / "by_hand.py").read_text()
+    other = {str(folder / "by_hand.py"): text.replace("update(0.1)", "update(0.2)")}
+    assert level(Risk.NUMERIC, before, prober("by_hand.py", sites, patched=other)).passed is not True
+
+
 def test_batches_that_depend_on_weights_are_compared_where_weights_are_the_same(prober: Prober, folder: Path) -> None:
     """A policy samples what it is trained on: rounding of an update leads to other batches later on."""
     name, text = "rollouts.py", (folder / "rollouts.py").read_text()

@@ -39,6 +39,8 @@ def steps_of(process: object, steps: int) -> Block:
         ("shapes.py cycled", 12),
         ("shapes.py evaluates_long", 12),
         ("shapes.py forks", 12),
+        ("by_hand.py", 12),
+        ("by_hand.py loads", 12),
         ("-m package.train", 12),
     ],
 )
@@ -63,6 +65,32 @@ def test_a_step_of_every_form(start_script: StartScript, words: str, samples: in
         assert block.stage_seconds["data"] > 0.2 * block.seconds, "the rollouts make the batches"
         lines = {site.line for site in sites.of("batch_without_loader")}
         assert lines, "where they are trained on"
+
+
+@pytest.mark.parametrize("words", [(), ("loads",)])
+def test_own_updates_end_with_what_comes_next(start_script: StartScript, words: tuple[str, ...]) -> None:
+    """The weights of a step are those that the lines after its backward pass have made."""
+    sites = start_script.watch("by_hand.py", *words, steps=50)
+    assert not sites.of("optimizer", "step")
+    assert len(sites.of("model")) == 1
+    with start_script("by_hand.py", *words, sites=sites) as process:
+        losses = steps_of(process, 30).losses
+        evaluated = process.call("autoopt.benchmark.tasks:evaluations", timeout=60.0, count=1, seconds=30.0)
+    assert evaluated["seconds"], "the last step of an epoch ends before its evaluation"
+    torch.manual_seed(0)
+    x = torch.randn(240, 8)
+    y = (x[:, 0] > 0).long()
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    optimizer, expected = torch.optim.SGD(model.parameters(), lr=0.1), list[float]()
+    for inputs, labels in [*zip(x.split(12), y.split(12), strict=True)] * 2:
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        expected.append(loss.item())
+    first = next(n for n in range(10) if expected[n] == pytest.approx(losses[0], abs=1e-6))
+    assert losses == pytest.approx(expected[first : first + 30], abs=1e-5)
 
 
 def test_a_side_counts_in_the_unit_of_the_baseline(start_script: StartScript) -> None:
