@@ -217,7 +217,7 @@ def _of_evaluation(seen: tuple[Evaluated, ...], plan: AbstractSet[str]) -> str:
     small = [each for each in seen if each.batches and each.samples and each.samples / each.batches < _SMALL]
     if small and "validation_loader" not in plan:
         size = round((small[-1].samples or 0) / (small[-1].batches or 1))
-        edits.append(f"a larger batch_size of its loader than {size}, since nothing is stored for gradients")
+        edits.append(f"a larger batch_size of its loader (the mean is {size}), since nothing is stored for gradients")
     edits.append("evaluate less often, or on a part of the samples until the end")
     return "; ".join(edits)
 

@@ -106,7 +106,7 @@ def test_the_dearest_come_first_with_seconds_place_and_edit() -> None:
     model, evaluation, epochs, passes, batches = found
     assert (evaluation.file, evaluation.line) == ("train.py", 33)
     assert "no_grad" in evaluation.suggestion
-    assert "larger batch_size of its loader than 1" in evaluation.suggestion
+    assert "larger batch_size of its loader (the mean is 1)" in evaluation.suggestion
     assert (passes.file, passes.line) == ("train.py", 31)
     assert (epochs.file, epochs.line) == ("train.py", 7)
     assert "persistent_workers" in epochs.suggestion
