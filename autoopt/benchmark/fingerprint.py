@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -361,10 +362,15 @@ def _at(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 def without_draws(model: nn.Module) -> Iterator[None]:
     """The model as in training, but that nothing in it draws random numbers (dropout is off)."""
     keep = (nn.modules.batchnorm._BatchNorm, nn.RNNBase)
+    plain = functional.dropout  # which may be called whatever the mode of a module is
     with kept_modes(model):
         for module in model.modules():
             module.training = module.training and isinstance(module, keep)
-        yield
+        functional.dropout = lambda input, *_, **__: input  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            functional.dropout = plain
 
 
 def same_draws() -> None:

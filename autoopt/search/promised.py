@@ -19,7 +19,7 @@ from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, standing_pl
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
-from autoopt.strategy import Case, PipelineView, Strategy
+from autoopt.strategy import Case, PipelineView, Risk, Strategy
 
 
 def together(
@@ -103,8 +103,11 @@ def _promised_next_to(
     # a gain that nobody could see is no reason to train in other numbers; before the A/A control whole runs show it
     noise = TURNS_SCATTER if state.noise.floor is None else state.noise.floor
     if promise.value < 1.0 + max(context.min_gain, noise):
-        plan = standing_plan(context.runner.registry, state.incumbent, (proposal.change,))
+        registry = context.runner.registry
+        plan = standing_plan(registry, state.incumbent, (proposal.change,))
         if plan is None or context.gate.rounding(plan) > context.gate.rounding(state.incumbent):
+            return None
+        if strategy.risk is Risk.NUMERIC and registry.fold(plan).dataset != registry.fold(state.incumbent).dataset:
             return None
     return promise, said, after
 

@@ -10,10 +10,20 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from autoopt.benchmark.fingerprint import without_draws
 from autoopt.records import Change
 from autoopt_strategies.compute.native_operators import NativeOperators
-from autoopt_strategies.compute.rewriting.dropout import BitDropout, draw_by_bits
+from autoopt_strategies.compute.rewriting.dropout import (
+    PLAIN,
+    BitDropout,
+    calls_functions,
+    draw_by_bits,
+    dropout_by_bits,
+    functions_by_bits,
+)
 from modules import printed_by
 from scripted import changed_lines, put, sites_in
 
@@ -66,7 +76,7 @@ def test_layers_of_other_classes_stay_and_a_model_keeps_its_state() -> None:
 
 @pytest.mark.parametrize(
     ("device", "p", "ratio", "there"),
-    [("cpu", 0.1, 0.7, True), ("cpu", 0.1, 0.99, False), ("cpu", 0.0, 0.7, None), ("cuda", 0.1, 0.7, None)],
+    [("cpu", 0.1, 0.7, True), ("cpu", 0.1, 0.99, None), ("cpu", 0.0, 0.7, None), ("cuda", 0.1, 0.7, None)],
 )
 def test_it_is_offered_where_a_copy_was_faster(device: str, p: float, ratio: float, there: bool | None) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(p))
@@ -88,6 +98,69 @@ def test_it_is_offered_where_a_copy_was_faster(device: str, p: float, ratio: flo
     assert found.get("ratio") == (ratio if there else None)
 
 
+class Functional(nn.Module):
+    """Calls the function, in a part of it that ``recomputes`` where that is so."""
+
+    def __init__(self, recomputes: bool = False) -> None:
+        super().__init__()
+        self.first, self.second, self.recomputes = nn.Linear(16, 64), nn.Linear(64, 2), recomputes
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(F.relu(self.first(x)), 0.4, training=self.training)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = checkpoint(self.hidden, x, use_reentrant=False) if self.recomputes else self.hidden(x)
+        return self.second(h)
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (Functional(), True),
+        (Functional().eval(), False),
+        (Functional(recomputes=True), False),
+        (nn.Sequential(nn.Linear(16, 2), nn.Dropout(0.4)), False),
+        (nn.Sequential(Functional(), nn.Dropout(0.4)), True),
+    ],
+)
+def test_functions_are_those_outside_of_layers(model: nn.Module, found: bool) -> None:
+    state = torch.get_rng_state()
+    assert calls_functions(lambda: model(torch.randn(3, 16)).sum()) is found
+    assert F.dropout is PLAIN
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_functions_draw_bits_while_their_model_computes() -> None:
+    seen = []
+
+    class Noting(Functional):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(F.dropout)
+            if len(x) == 1:
+                raise ValueError("one row")
+            return super().forward(x)
+
+    model = functions_by_bits(Noting())
+    model(torch.randn(3, 16)).sum().backward()
+    with pytest.raises(ValueError, match="one row"):
+        model(torch.randn(1, 16))
+    assert seen == [dropout_by_bits] * 2
+    assert F.dropout is PLAIN
+    x = torch.ones(200, 500)
+    assert (dropout_by_bits(x, 0.4) == 0).float().mean().item() == pytest.approx(0.4, abs=0.01)
+    assert torch.equal(dropout_by_bits(x, 0.4, training=False), x)
+
+
+def test_nothing_is_drawn_where_gradients_are_compared() -> None:
+    model, x = Functional(), torch.randn(3, 16)
+    with without_draws(model):
+        model.train()  # by the script's own lines
+        plain, other = model(x), functions_by_bits(copy.deepcopy(model))(x)
+        assert torch.equal(plain, other)
+    assert F.dropout is PLAIN
+    assert not torch.equal(model(x), plain)
+
+
 SCRIPT = """\
 import torch
 from torch import nn
@@ -106,11 +179,32 @@ print(loss.item())
 """
 
 
-def test_a_patched_script_run_bare_learns_as_well(tmp_path: Path) -> None:
-    sites = sites_in(tmp_path, SCRIPT, model="nn.Sequential(")
-    found = put(sites, Change(strategy="native_operators", setting={"dropout": True}))
-    lines = [text for text in changed_lines(found.patch.diff) if text.startswith("+") and "draw_by_bits" in text]
-    assert {"+from prepared import draw_by_bits", "+draw_by_bits(model)"} <= {*lines}
+FUNCTIONAL = SCRIPT.replace(
+    "torch.manual_seed(0)\n",
+    "class Net(nn.Sequential):\n"
+    "    def forward(self, x):\n"
+    "        return self[2](nn.functional.dropout(self[1](self[0](x)), 0.1, self.training))\n\n\n"
+    "torch.manual_seed(0)\n",
+    1,
+).replace(
+    "model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.1),", "model = Net(nn.Linear(16, 64), nn.ReLU(),"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "made", "dropout", "part"),
+    [
+        (SCRIPT, "nn.Sequential(", True, "draw_by_bits"),
+        (FUNCTIONAL, "Net(nn", "functions", "functions_by_bits"),
+    ],
+)
+def test_a_patched_script_run_bare_learns_as_well(
+    tmp_path: Path, text: str, made: str, dropout: Any, part: str
+) -> None:
+    sites = sites_in(tmp_path, text, model=made)
+    found = put(sites, Change(strategy="native_operators", setting={"dropout": dropout}))
+    lines = [text for text in changed_lines(found.patch.diff) if text.startswith("+") and part in text]
+    assert {f"+from prepared import {part}", f"+{part}(model)"} <= {*lines}
     (tmp_path / "patched").mkdir()
     for name, text in found.texts.items():
         (tmp_path / "patched" / name).write_text(text)

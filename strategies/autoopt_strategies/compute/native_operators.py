@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -54,10 +55,19 @@ def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
 
             found.append(CallsOtherwise(kind, tuple(setting[kind]["paths"])))
     if setting.get("dropout"):
-        from autoopt_strategies.compute.rewriting.dropout import draw_by_bits
-
-        found.append(draw_by_bits)
+        found.append(_by_bits(setting["dropout"]))
     return found
+
+
+def _by_bits(dropout: Any) -> Callable[[Any], Any]:
+    """``model -> model``.
+
+    Args:
+        dropout: ``functions``, where the model calls those as well; else its layers alone.
+    """
+    from autoopt_strategies.compute.rewriting.dropout import draw_by_bits, functions_by_bits
+
+    return functions_by_bits if dropout == "functions" else draw_by_bits
 
 
 EXAMPLE = {"functions": [{"file": "model.py", "module": "model", "function": "NewGELU.forward", "native": "gelu_tanh"}]}
@@ -70,8 +80,8 @@ class NativeOperators(Strategy):
         ``forward``. A convolution whose kernel spans the whole width of its input becomes a product of its weights
         with windows of rows; an LSTM or GRU over packed sequences computes padded ones on a CPU. What a module computes
         decides, not its source: outputs and gradients are compared on the real input and on others, and each operator
-        is timed on that input. On a CPU ``nn.Dropout`` draws sixteen random bits for each element of its mask, where
-        that is faster.
+        is timed on that input. On a CPU ``nn.Dropout``, and ``F.dropout`` within the model, draw sixteen random bits
+        for each element of their masks, where that is faster.
     When it helps: activations written as several operations, each of which reads and writes the tensor; Kim's
         sentence classifier on a CPU; ``pack_padded_sequence`` on a CPU, where torch takes step by step; transformers
         with dropout on a CPU, which draw a number for each element.
@@ -122,21 +132,24 @@ class NativeOperators(Strategy):
                 place = (each["file"], str(each["line"]), each["called"])
                 edits.append(Edit("call", (*place, f"{name}({{called}}, {{arguments}})"), parts=(part,)))
         if setting.get("dropout"):
-            from autoopt_strategies.compute.rewriting.dropout import draw_by_bits
-
-            lines.append("draw_by_bits(model)  # nn.Dropout: random bits for its masks")
-            edits.append(Edit("model", ("draw_by_bits({model})",), parts=(part_of(draw_by_bits),)))
+            change = _by_bits(setting["dropout"])
+            lines.append(f"{change.__name__}(model)  # dropout: random bits for its masks")
+            edits.append(Edit("model", (f"{change.__name__}({{model}})",), parts=(part_of(change),)))
         return Recipe.noted("\n".join(lines), edits=tuple(edits))
 
     def inspect(self, live: Any) -> Setting:
         """Operators that a model writes out and that torch has equal and faster, and what they bring on a copy."""
-        from autoopt_strategies.compute.rewriting.dropout import draw_by_bits, dropouts_of
+        from autoopt_strategies.compute.rewriting.dropout import calls_functions, dropouts_of
         from autoopt_strategies.compute.rewriting.native import survey_operators
 
         training = live.training
-        found = survey_operators(training.model, training.loss, training.next()[0])
-        if live.device.kind == "cpu" and dropouts_of(training.model):
-            found["dropout"] = (live.ratio_with(draw_by_bits) or 1.0) < 1.0 - LEAST_SAVING
+        batch = training.next()[0]
+        found = survey_operators(training.model, training.loss, batch)
+        if live.device.kind == "cpu":
+            functions = calls_functions(partial(training.loss, copy.deepcopy(training.model), batch))
+            dropout = "functions" if functions else bool(dropouts_of(training.model))
+            if dropout and (live.ratio_with(_by_bits(dropout)) or 1.0) < 1.0 - LEAST_SAVING:
+                found["dropout"] = dropout
         changes = transforms(found)
         if changes:
             found |= tried_on_copies(live, changes)
