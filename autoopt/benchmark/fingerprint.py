@@ -366,7 +366,7 @@ def without_draws(model: nn.Module) -> Iterator[None]:
     with kept_modes(model):
         for module in model.modules():
             module.training = module.training and isinstance(module, keep)
-        functional.dropout = lambda input, *_, **__: input  # type: ignore[assignment]
+        functional.dropout = lambda input, *_, **__: input
         try:
             yield
         finally:

@@ -50,7 +50,8 @@ def result_of(
     if state.rounds:  # the user's functions are those of the first round: no change is one of them
         last = state.rounds[-1].model_copy(update={"own": state.rounds[0].own})
         costly = costly_lines(last, state.facts, state.sites, outcome.best.plan)
-    of_script = advice_of(state.sites) if state.sites else ()
+    left_out = (outcome.best.plan.setting("forced_calls") or {}).get("calls", ())
+    of_script = advice_of(state.sites, left_out) if state.sites else ()
     laws = state.model_scaling.missing if state.model_scaling is not None else {}
     unfitted = (f"model_scaling.{name}: {why}" for name, why in laws.items())
     return Result(

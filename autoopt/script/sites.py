@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,15 +16,19 @@ _OFTEN = 0.5
 """Times a training step from which on a wait is worth a word."""
 
 
-def advice_of(sites: Sites) -> tuple[Advice, ...]:
+def advice_of(sites: Sites, left_out: Sequence[str] = ()) -> tuple[Advice, ...]:
     """Calls of every step that a user may leave out, or make less often.
 
     Waits for a device make the host stand still until it has done all it was given. Garbage collected by force, caches
     emptied and prints have the share of a step that they were seen to take.
+
+    Args:
+        left_out: calls that the adopted plan leaves out, as its flag names them.
     """
+    calls = [site for site in sites.of("forced") if f"{site.file}:{site.line} {site.call}" not in left_out]
     forced = (
         forced_advice(site.call, (site.file, site.line), site.per_step or 0.0, site.seconds_per_step or 0.0, step)
-        for site in sites.of("forced")
+        for site in calls
         if site.call not in ANOMALIES and (site.per_step or 0.0) >= _OFTEN and (step := sites.step_seconds or 0.0)
     )
     waits = (
@@ -38,7 +42,7 @@ def advice_of(sites: Sites) -> tuple[Advice, ...]:
         for site in sites.of("device_wait")
         if site.options.get("device") != "cpu" and (site.per_step or 0.0) >= _OFTEN
     )
-    anomalies = (anomaly_advice((site.file, site.line)) for site in sites.of("forced") if site.call in ANOMALIES)
+    anomalies = (anomaly_advice((site.file, site.line)) for site in calls if site.call in ANOMALIES)
     return (*mistakes(sites), *anomalies, *waits, *(item for item in forced if item is not None))
 
 

@@ -277,7 +277,7 @@ def advise_training(
         except Exception:  # a user's object may do anything when it is examined
             return
 
-    if training.finds_anomalies:
+    if training.finds_anomalies and training.takes_batches:  # a script's line is known
         found.append(anomaly_advice())
     functions = step_functions(training.workload.loss, training.workload.model)
     running = step_seconds or (timings.compute.seconds if timings.compute is not None else 0.0)

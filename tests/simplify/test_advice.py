@@ -322,7 +322,9 @@ def test_garbage_that_is_collected_by_force_is_told_with_its_line_and_share() ->
 
 def test_anomaly_detection_that_is_on_is_named() -> None:
     line = {"kind": "forced", "file": "train.py", "line": 9, "end_line": 9, "call": "torch.autograd.detect_anomaly"}
-    (found,) = advice_of(Sites.model_validate({"command": ["train.py"], "cwd": "/", "sites": [line]}))
+    sites = Sites.model_validate({"command": ["train.py"], "cwd": "/", "sites": [line]})
+    assert not advice_of(sites, left_out=["train.py:9 torch.autograd.detect_anomaly"])
+    (found,) = advice_of(sites)
     assert "Anomaly detection is on" in found.title
     assert (found.file, found.line) == ("train.py", 9)
 
