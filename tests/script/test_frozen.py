@@ -119,9 +119,10 @@ def test_a_teacher_is_found_where_its_answers_can_be_kept(
 
 
 def test_a_trial_and_its_patch_train_as_the_script_does(start_script: StartScript, folder: Path) -> None:
-    sites = start_script.watch("frozen.py", "100000")
-    case = replace(sample_case(), sites=sites)
-    (setting,) = STRATEGY.settings(case)
+    seen = start_script.watch("frozen.py", "100000")
+    slow = [s.model_copy(update={"options": {**s.options, "seconds": 1.0, "kept_seconds": 0.1}}) for s in seen.sites]
+    sites = seen.model_copy(update={"sites": tuple(slow)})  # so small calls may take as long as to look them up
+    (setting,) = STRATEGY.settings(replace(sample_case(), sites=sites))
     plan = Plan(changes=(Change(strategy="cached_features", setting=setting),))
     losses = []
     for each in (Plan(), plan):
