@@ -71,16 +71,12 @@ class Costs:
         return 2 * run + probes + (FEWEST_SEEDS * (untouched + run) if state.found else 0.0)
 
     def deadline(self, gain: float = 1.0) -> float:
-        """Until when may be searched, on the run's clock, if what is tried next brings so much and is kept.
-
-        What comes on top of a plan that whole runs have shown is run whole again, as often as verifies it.
-        """
+        """Until when may be searched, on the run's clock, if what is tried next brings so much and is kept."""
         state, allocation = self.state, self.context.allocation
         speedup = state.speedup_so_far * max(gain, 1.0)
+        if by_whole_runs(self.context, state):  # what comes on top is run whole again, as often as verifies it
+            return allocation.last_deadline(speedup)
         usual = allocation.search_deadline(len(state.found), speedup)
-        untouched = self.context.run_seconds(state)
-        if untouched is not None and by_whole_runs(self.context, state):
-            usual = min(usual, allocation.budget - FEWEST_SEEDS * untouched * (1 + 1 / speedup))
         confirmed = state.found and confirmation_of(self.context, state) is not None
         if confirmed and self.context.gate.trained_pairs(state.incumbent):
             return max(usual, allocation.last_deadline(speedup))  # only another plan needs more than its own trainings
