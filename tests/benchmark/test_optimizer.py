@@ -217,14 +217,15 @@ def test_bfloat16_rounds_a_probability_to_one_from_where_no_gradient_leads_back(
     assert logit.grad.item() == 0.0
 
 
-def test_mixed_precision_is_not_for_a_loss_of_probabilities() -> None:
+def test_mixed_precision_is_not_for_a_loss_of_low_probabilities() -> None:
     assert AMP.inspect(
         SimpleNamespace(
             setup=SimpleNamespace(precision=SimpleNamespace(dtype=None)),
             training=SimpleNamespace(scaler=None, takes_probabilities=True),
+            device=SimpleNamespace(kind="cuda"),
         )
-    ) == {"probabilities": True}
-    answer = AMP.applies(sample_case(inspected={"amp": {"probabilities": True}}))
+    ) == {"probabilities": "low"}
+    answer = AMP.applies(sample_case(inspected={"amp": {"probabilities": "low"}}))
     assert not answer
     assert "binary_cross_entropy_with_logits" in answer.reason
     assert AMP.applies(sample_case())

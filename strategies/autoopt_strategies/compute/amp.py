@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
     FASTER,
     Setting,
@@ -17,6 +18,7 @@ from autoopt_strategies.common import (
     tried_gain,
 )
 from autoopt_strategies.compute.channels_last import to_channels_last
+from autoopt_strategies.compute.rewriting.source import part_of
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 
@@ -28,7 +30,8 @@ class Amp(Strategy):
     When it helps: matrix products take most of the step and the device multiplies the low precision faster;
         memory-bound operators gain too, since activations are half as large.
     When it does not: many tiny operators, where casting costs more than it saves; a device without units
-        for it; input-bound steps; a loss of probabilities, which a low precision rounds to 0 and 1.
+        for it; input-bound steps; a loss of probabilities, which a low precision rounds to 0 and 1. On a CPU those
+        that ``nn.Sigmoid`` layers give are computed in float32; logits are the better way.
     What it costs: about three decimal digits; the metric is checked against the baseline. float16 can
         overflow, so the scaler skips steps.
     Source: Micikevicius et al., "Mixed precision training", ICLR 2018;
@@ -48,7 +51,7 @@ class Amp(Strategy):
             return Applies.no(f"not tried on {case.device}: autocast there does not cover training")
         if case.workload.precision and not case.setup.precision.dtype:
             return Applies.no(f"the workload trains in {case.workload.precision} already")
-        if case.inspected(self.name).get("probabilities"):
+        if case.inspected(self.name).get("probabilities") == "low":
             return Applies.no(
                 "the loss is binary_cross_entropy of probabilities, which a low precision rounds to 0 and 1 "
                 "(torch refuses it under autocast on CUDA): give logits to binary_cross_entropy_with_logits"
@@ -78,8 +81,9 @@ class Amp(Strategy):
         return ranged(likely, likely.value, likely.low, max(likely.high, best.high))
 
     def settings(self, case: Case) -> list[Setting]:
+        full: Setting = {"sigmoid": "float32"} if case.inspected(self.name).get("probabilities") else {}
         return [
-            {"dtype": dtype, "loss_scaling": True} if dtype == "float16" else {"dtype": dtype}
+            {"dtype": dtype, "loss_scaling": True} if dtype == "float16" else {"dtype": dtype, **full}
             for dtype in self._dtypes(case)
         ]
 
@@ -97,14 +101,17 @@ class Amp(Strategy):
         """Forward and backward under autocast over those without, tried on copies of the model."""
         if live.setup.precision.dtype is not None or live.training.scaler is not None:
             return {}
-        if live.training.takes_probabilities:
-            return {"probabilities": True}
-        device = live.training.device.torch
-        wanted = ("bfloat16", "float16") if device.type == "cuda" else ("bfloat16",)
-        return {key: ratio for name in wanted for key, ratio in _tried(live, name).items()}
+        probabilities = live.training.takes_probabilities
+        if probabilities and not _in_full(live):
+            return {"probabilities": "low"}
+        wanted = ("bfloat16", "float16") if live.device.kind == "cuda" else ("bfloat16",)
+        found = {key: ratio for name in wanted for key, ratio in _tried(live, name, probabilities).items()}
+        return found | ({"probabilities": "full"} if probabilities else {})
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_precision(dtype=setting["dtype"], loss_scaling=bool(setting.get("loss_scaling", False)))
+        scaled = bool(setting.get("loss_scaling", False))
+        changed = setup.with_precision(dtype=setting["dtype"], loss_scaling=scaled)
+        return changed.with_model(_full()) if setting.get("sigmoid") else changed
 
     def recipe(self, setting: Setting) -> Recipe:
         short = SHORT[setting["dtype"]]
@@ -112,7 +119,13 @@ class Amp(Strategy):
         if setting.get("loss_scaling"):
             lines += "\nscaler.scale(loss).backward()  # scaler = torch.amp.GradScaler(device.type)"
             lines += "\nscaler.step(optimizer)\nscaler.update()"
+        edits: tuple[Edit, ...] = ()
+        if setting.get("sigmoid"):
+            name = _full().__name__
+            lines = f"{name}(model)  # probabilities in float32\n{lines}"
+            edits = (Edit("model", (f"{name}({{model}})",), parts=(part_of(_full()),)),)
         return Recipe(
+            edits=edits,
             pytorch=lines,
             lightning={"precision": "16-mixed" if short == "fp16" else "bf16-mixed"},
             transformers={short: True},
@@ -130,12 +143,40 @@ class Amp(Strategy):
         return fit
 
 
-def _tried(live: Any, name: str) -> Setting:
-    """Forward and backward under autocast over those as they are; convolutions in the layout that they want besides."""
+def _full() -> Callable[[Any], Any]:
+    """``model -> model``, whose probabilities are in float32."""
+    from autoopt_strategies.compute.rewriting.sigmoid import sigmoids_in_full
+
+    return sigmoids_in_full
+
+
+def _in_full(live: Any) -> bool:
+    """Whether all probabilities that the model gives can be in float32: torch's autocast on CUDA refuses their loss."""
+    import torch
+
+    from autoopt_strategies.compute.rewriting.sigmoid import gives_full_probabilities
+
+    training = live.training
+    if live.device.kind != "cpu":
+        return False
+    batch = training.next()[0]
+    return gives_full_probabilities(training.model, lambda model: training.loss(model, batch), torch.bfloat16)
+
+
+def _tried(live: Any, name: str, full: bool) -> Setting:
+    """Forward and backward under autocast over those as they are; convolutions in the layout that they want besides.
+
+    Args:
+        full: probabilities are in float32.
+    """
     import torch
 
     dtype, last = getattr(torch, name), torch.channels_last
     convolutions = [module for module in live.training.model.modules() if isinstance(module, torch.nn.Conv2d)]
     if all(module.weight.is_contiguous(memory_format=last) for module in convolutions):
-        return {name: live.ratio_with(dtype=dtype)}
-    return {f"{name}_channels_last": live.ratio_with(to_channels_last, dtype=dtype)}
+        return {name: live.ratio_with(_full() if full else None, dtype=dtype)}
+
+    def changed(model: Any) -> Any:
+        return to_channels_last(_full()(model) if full else model)
+
+    return {f"{name}_channels_last": live.ratio_with(changed, dtype=dtype)}

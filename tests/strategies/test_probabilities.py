@@ -1,0 +1,70 @@
+"""Mixed precision of a loss of probabilities: in full precision where layers give them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from autoopt.records import Change
+from autoopt.registry import load_strategies
+from autoopt.testing.strategies import sample_case
+from autoopt_strategies.compute.rewriting.sigmoid import gives_full_probabilities, sigmoids_in_full
+from scripted import PLAIN, changed_lines, patched, sites_in
+
+AMP = load_strategies()["amp"]
+
+
+class Functional(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).sigmoid()
+
+
+class Reshaped(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x).squeeze(1), x
+
+
+@pytest.mark.parametrize(
+    ("model", "full"),
+    [
+        (nn.Sequential(nn.Linear(3, 1), nn.Sigmoid()), True),
+        (Reshaped(nn.Linear(3, 1), nn.Sigmoid()), True),
+        (nn.Linear(3, 1), False),
+        (Functional(3, 1), False),
+        (nn.Sequential(nn.Linear(3, 1), nn.Sigmoid(), Functional(1, 1)), False),
+    ],
+)
+def test_probabilities_that_layers_give_may_be_in_full_precision(model: nn.Module, full: bool) -> None:
+    x, classes = torch.randn(4, 3), [type(module) for module in model.modules()]
+    assert gives_full_probabilities(model, lambda model: model(x), torch.bfloat16) is full
+    assert [type(module) for module in model.modules()] == classes
+
+
+def test_a_logit_keeps_its_gradient_where_its_probability_is_in_full_precision() -> None:
+    logit = torch.tensor([7.0], requires_grad=True)
+    model = sigmoids_in_full(nn.Sequential(nn.Sigmoid()))
+    F.binary_cross_entropy(model(logit.bfloat16()), torch.zeros(1)).backward()
+    assert logit.grad is not None
+    assert logit.grad.item() == pytest.approx(1.0, abs=0.01)
+    assert model(torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
+
+
+SIGMOID = PLAIN.replace("model = nn.Linear(8, 2)", "model = nn.Sequential(nn.Linear(8, 2), nn.Sigmoid())").replace(
+    "nn.functional.cross_entropy(out, y)", "nn.functional.binary_cross_entropy(out, y)"
+)
+
+
+def test_the_patch_gives_probabilities_in_full_precision(tmp_path: Path) -> None:
+    case = sample_case(inspected={"amp": {"probabilities": "full", "bfloat16_channels_last": 0.5}})
+    (setting,) = AMP.settings(case)
+    assert setting == {"dtype": "bfloat16", "sigmoid": "float32"}
+    sites = sites_in(tmp_path, SIGMOID, model="nn.Sequential(")
+    _, patch = patched(tmp_path, SIGMOID, Change(strategy="amp", setting=setting), sites=sites)
+    lines = changed_lines(patch.diff)
+    assert "+    sigmoids_in_full(model)" in lines
+    assert any("autocast" in line for line in lines)
