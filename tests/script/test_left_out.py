@@ -167,8 +167,12 @@ def test_the_patch_detects_no_anomalies(before: tuple[str, str], after: list[str
     assert changed_lines(patch.diff) == after
 
 
-def test_detection_by_an_option_of_the_users_stays(tmp_path: Path) -> None:
-    text = DETECTING.replace("    optimizer = ", "    torch.autograd.set_detect_anomaly(DEBUG)\n    optimizer = ", 1)
+@pytest.mark.parametrize(
+    "asks",
+    ["torch.autograd.set_detect_anomaly(DEBUG)", "if DEBUG:\n        torch.autograd.set_detect_anomaly(True)"],
+)
+def test_detection_by_an_option_of_the_users_stays(tmp_path: Path, asks: str) -> None:
+    text = DETECTING.replace("    optimizer = ", f"    {asks}\n    optimizer = ", 1)
     call = "torch.autograd.set_detect_anomaly"
     sites = sites_in(tmp_path, text, forced=(call, f"{call}("))
     change = Change(strategy="forced_calls", setting={"calls": [f"train.py:{sites.of('forced')[0].line} {call}"]})

@@ -509,7 +509,7 @@ class Placing:
             source = self.edits(site.file).source
             call = source.call(site, site.call)
             spot = source.spot(call)
-            if site.call in ANOMALIES and not _always(call):
+            if site.call in ANOMALIES and not _always(source, call):
                 raise NoHonestEditError(f"{site.file}:{site.line} detects anomalies where your own setting says so")
             if source.alone(spot.statement) is call:
                 self.edits(site.file).remove(spot)
@@ -572,7 +572,10 @@ class Placing:
         return names
 
 
-def _always(call: cst.Call) -> bool:
+def _always(source: Source, call: cst.Call) -> bool:
     """Whether a call switches detection on whatever the script's own settings are."""
+    tests = [each.test for each in source.above(call) if isinstance(each, cst.If)]
+    if any("__name__" not in source.code(test) for test in tests):
+        return False
     mode = next((each.value for each in call.args if each.keyword is None or each.keyword.value == "mode"), None)
     return mode is None or (isinstance(mode, cst.Name) and mode.value == "True")

@@ -22,8 +22,6 @@ _COLLECT = {"kind": "forced", "call": "gc.collect", "file": "train.py", "line": 
 class ForcedCalls(Strategy):
     """Leaves out calls that a script makes in every step, and that are no part of training.
 
-    No run and no benchmark has kept it so far.
-
     What it does: ``gc.collect()``, ``torch.cuda.empty_cache()`` and ``torch.cuda.synchronize()`` do nothing at the
         lines that call them in each step, and ``torch.autograd.set_detect_anomaly(True)`` and ``detect_anomaly()``
         detect nothing; the patch takes these lines out, and a ``with`` block gets ``set_detect_anomaly(False)``.
