@@ -14,7 +14,7 @@ from autoopt.search.compare.comparison import Comparison, Decision, PairOfProces
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.first_training import expected, train_first, train_with
-from autoopt.search.planner import predicted_gain, standing_plan
+from autoopt.search.planner import makes_other_samples, predicted_gain
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Risk
@@ -192,13 +192,7 @@ def drawn_otherwise(context: RunContext, state: SearchState, changes: Sequence[C
         return []
     if any(registry[change.strategy].risk.trains_otherwise for change in changes):
         return []
-    found, before = list[Change](), registry.fold(state.incumbent).dataset
-    for change in changes:
-        plan = standing_plan(registry, state.incumbent, (change,))
-        numeric = registry[change.strategy].risk is Risk.NUMERIC
-        if numeric and plan is not None and registry.fold(plan).dataset != before:
-            found.append(change)
-    return found
+    return [change for change in changes if makes_other_samples(registry, state.incumbent, change)]
 
 
 def seconds_of_trainings(context: RunContext, state: SearchState, left: float, speedup: float) -> float:

@@ -11,7 +11,7 @@ from autoopt.registry import Registry
 from autoopt.script.applicable import inapplicable, without_loader
 from autoopt.search.beliefs import USUAL_SD
 from autoopt.setup import Setup
-from autoopt.strategy import Case, Strategy
+from autoopt.strategy import Case, Risk, Strategy
 
 PLUGIN_ERRORS = (Exception, SystemExit)
 """Exceptions that a strategy's methods may raise without ending the run; a stop by the user is none of them."""
@@ -249,6 +249,14 @@ def standing_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, ..
     except PLUGIN_ERRORS:
         return None
     return plan
+
+
+def makes_other_samples(registry: Registry, incumbent: Plan, change: Change) -> bool:
+    """Whether a numeric change makes samples in other numbers."""
+    if registry[change.strategy].risk is not Risk.NUMERIC:
+        return False
+    plan = standing_plan(registry, incumbent, (change,))
+    return plan is not None and registry.fold(plan).dataset != registry.fold(incumbent).dataset
 
 
 def plugin_error(error: BaseException) -> str:

@@ -15,11 +15,11 @@ from autoopt.registry import Registry
 from autoopt.search.accept.trainings import TURNS_SCATTER
 from autoopt.search.beliefs import Member
 from autoopt.search.candidate import Candidate, Screened, combined_of, companions, without_rivals
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, standing_plan
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, Skipped, makes_other_samples, standing_plan
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
-from autoopt.strategy import Case, PipelineView, Risk, Strategy
+from autoopt.strategy import Case, PipelineView, Strategy
 
 
 def together(
@@ -107,7 +107,7 @@ def _promised_next_to(
         plan = standing_plan(registry, state.incumbent, (proposal.change,))
         if plan is None or context.gate.rounding(plan) > context.gate.rounding(state.incumbent):
             return None
-        if strategy.risk is Risk.NUMERIC and registry.fold(plan).dataset != registry.fold(state.incumbent).dataset:
+        if makes_other_samples(registry, state.incumbent, proposal.change):
             return None
     return promise, said, after
 

@@ -100,19 +100,20 @@ def _found(case: Case) -> list[Any]:
     """Sites of lines within the script's folder that consist of such a call, in every step."""
     return [
         site
-        for site in (case.sites.of("forced") if case.sites is not None else ())
-        if site.call not in (*OUTPUT, *ANOMALIES)
-        and site.direct
-        and site.options.get("alone")
-        and (site.per_step or 0.0) >= OFTEN
-        and not site.file.startswith("/")
+        for site in _forced(case)
+        if site.call not in (*OUTPUT, *ANOMALIES) and site.options.get("alone") and (site.per_step or 0.0) >= OFTEN
     ]
 
 
 def _anomalies(case: Case) -> list[Any]:
     """Sites of lines within the script's folder that switch anomaly detection on."""
+    return [site for site in _forced(case) if site.call in ANOMALIES]
+
+
+def _forced(case: Case) -> list[Any]:
+    """Sites of calls that the user's own lines make within the script's folder."""
     forced = case.sites.of("forced") if case.sites is not None else ()
-    return [site for site in forced if site.call in ANOMALIES and site.direct and not site.file.startswith("/")]
+    return [site for site in forced if site.direct and not site.file.startswith("/")]
 
 
 def _share(case: Case, but: tuple[str, ...] = ()) -> float | None:

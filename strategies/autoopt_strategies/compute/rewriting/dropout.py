@@ -84,8 +84,10 @@ def calls_functions(loss: Callable[[], torch.Tensor]) -> bool:
     try:
         with torch.random.fork_rng(devices=[]):
             found = loss()
+            if all(file == nn.modules.dropout.__file__ for file in files):
+                return False
             seen = again
             found.backward()  # type: ignore[no-untyped-call]
     finally:
         F.dropout = plain
-    return not again and any(file != nn.modules.dropout.__file__ for file in files)
+    return not again
