@@ -85,7 +85,8 @@ class Sites(Record):
     ``early``: what the script changes in its process before it imports torch (environment variables, its cores), which
     torch may read as it is imported. ``unit``: steps where samples cannot be counted. ``step_seconds``: median of the
     watched steps; ``shares``: of the steps' time by stage; a first measurement, while the script was listened to
-    closely. ``run``: the parts of its whole run by that look.
+    closely. ``run``: the parts of its whole run by that look. ``metric_patterns``: numbers that it printed at its
+    evaluations by then, each of which may be its metric, as ``--metric`` takes them.
     """
 
     command: tuple[str, ...]
@@ -100,6 +101,7 @@ class Sites(Record):
     step_seconds: float | None = None
     shares: dict[str, float] = field(default_factory=dict)
     run: RunParts | None = None
+    metric_patterns: tuple[str, ...] = ()
     unit: Literal["samples", "steps"] = "samples"
 
     def of(self, *kinds: SiteKind) -> tuple[Site, ...]:

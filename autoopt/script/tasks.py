@@ -50,14 +50,16 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24) -> JsonD
     def enough(done: int, elapsed: float) -> bool:
         return done >= steps or elapsed >= (seconds if done >= FEWEST_WATCHED else 2 * seconds)
 
-    lap = live.training.follow(enough).lap()
-    first = script.sites()
+    watched = live.training.follow(enough)
+    lap, lines, first = watched.lap(), watched.lines, script.sites()
     with suppress(Exception):  # what fails after the first steps is reported by the training that comes to it
         session, until = live.training.session, min(seconds, WATCHED_SECONDS)
         if not session.interruptions("evaluate"):  # one is waited for no longer than the watching itself took
             live.training.follow(lambda done, elapsed: elapsed >= until or bool(session.interruptions("evaluate")))
+            lines = [*lines, *session.goal.lines]
     # of one loop: a later one may have begun since
     found: JsonDict = {"period": first.period, "run": run_parts(live.training, lap)}
+    found["metric_patterns"] = candidates(lines)
     whole = sum(lap.stages.values())
     if lap.steps and whole > 0:
         found["step_seconds"] = median(lap.steps)

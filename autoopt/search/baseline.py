@@ -18,7 +18,7 @@ from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.budget_allocation import MOST_CONTROL_PAIRS, NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
-from autoopt.search.first_training import begin
+from autoopt.search.first_training import adopt_metric, begin
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Choice, build_queue
@@ -129,6 +129,8 @@ def described(context: RunContext, options: Options) -> SearchState:
         processes=most,
         unfit=unfit,
     )
+    if state.sites is not None and state.sites.metric_patterns:
+        adopt_metric(context, state, state.sites.metric_patterns)
     if state.sites is not None and state.sites.shares:
         registry = context.runner.registry
         seen = opportunities(registry, state.case(registry, None, None), context.choice, 1 + context.min_gain)

@@ -11,6 +11,7 @@ from autoopt.benchmark.affinity import AT_START
 from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, SiteKind, Sites
+from autoopt.script.metric import name_of
 from autoopt.script.sites import advice_of
 from autoopt.script.torch_hooks import Passes, anchor_of, period_of
 from autoopt.search.compare.arm import TrialArm
@@ -53,6 +54,7 @@ def test_a_script_at_module_level_shows_every_site_with_its_line(start_script: S
     assert sum(sites.shares.values()) == pytest.approx(1)
     assert {"data", "forward", "backward", "optimizer"} <= set(sites.shares)
     assert sites.step_seconds is not None
+    assert [name_of(pattern) for pattern in sites.metric_patterns] == ["val acc"]
 
 
 EVALUATES_FIRST = """\
