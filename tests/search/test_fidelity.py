@@ -218,20 +218,24 @@ def test_the_signs_of_small_gradients_may_turn_as_far_as_rounding_turns_them(for
 
     def trained(rounding: float, *, forgets: bool = False) -> Arrays:
         parameter = torch.zeros(size, requires_grad=True)
-        optimizer, weights = torch.optim.Adam([parameter], lr=1e-3), [np.zeros(size)]
+        optimizer, weights, seen = torch.optim.Adam([parameter], lr=1e-3), [np.zeros(size)], list[np.ndarray]()
         for step, gradient in enumerate(gradients):
             if forgets and step == 6:
                 optimizer.state.clear()
-            parameter.grad = torch.tensor(gradient + rounding * rng.normal(size=size), dtype=torch.float32)
+            seen.append(gradient + rounding * rng.normal(size=size))
+            parameter.grad = torch.tensor(seen[-1], dtype=torch.float32)
             optimizer.step()
             weights.append(parameter.detach().numpy().astype(np.float64))
         one, all_ = np.ones(size), np.zeros(size, np.int64)
-        return Arrays(("weight",), one, all_, np.stack(weights), (gradients,), None, None)
+        return Arrays(("weight",), one, all_, np.stack(weights), (np.stack(seen),), None, None)
 
     before, after, rounded = trained(0.0), trained(2e-4, forgets=forgets), trained(2e-4)
     assert parted_at_once(before, after, 2e-3) is not None  # small, next to the large ones
     found = parted_at_once(before, after, 2e-3, lambda: rounded)
     assert (found[0] if found else None) == parted
+    assert before.turned(before) == 0.0
+    found = parted_at_once(before, after, before.turned(after))
+    assert (found[0] if found else None) == parted, "by the signs of both plans' gradients, without another probe"
 
 
 @pytest.mark.parametrize(("dropout", "parts"), [(0.0, True), (0.8, False)])

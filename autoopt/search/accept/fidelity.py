@@ -143,6 +143,18 @@ class Arrays:
         apart = np.square(self.norm(np.nan_to_num(other.draws[:count] - self.draws[:count])))
         return bool(2 * apart.mean() > self.between_draws(self.draws).mean())
 
+    def turned(self, other: Arrays) -> float:
+        """How far steps by the signs of two plans' gradients of the same batches are apart, over their length: such
+        steps an optimizer begins with that divides by the gradient's size. They turn with each small gradient, however
+        small the error of all is together."""
+        felt, apart, length = self.felt(), 0.0, 0.0
+        for one, two in zip(self.gradients, other.gradients, strict=False):
+            count = min(len(one), len(two))
+            signs, others = (np.sign(np.nan_to_num(each[:count])) for each in (one, two))
+            apart += float(np.square(felt.norm(signs - others)).sum())
+            length += float(np.square(felt.norm(signs)).sum())
+        return sqrt(apart / length) if length else 0.0
+
     def felt(self) -> Arrays:
         """With a scale of zero for parameters whose gradient is nothing but rounding, such as the bias of a layer
         before batch normalization. An optimizer that divides by the gradient's size moves it at random, and the loss
@@ -379,9 +391,8 @@ def parted_at_once(
     Rounding takes trainings apart by and by; a momentum that is forgotten, or a step that is left out, does at once.
 
     Args:
-        error: of the gradient, over its spread: what a step parts by anyway.
-        rounded: the incumbent's from weights a rounding apart; asked where both part. The first step of an optimizer
-            that divides by the gradient's size turns with each small gradient, however small their error is together.
+        error: of the gradient, over its spread, or of a step by its signs: what a step parts by anyway.
+        rounded: the incumbent's from weights a rounding apart; asked where both part by more.
     """
     parted = _parted_in_steps(before, after)
     usual = np.maximum.accumulate(np.concatenate([[error], parted[:-1]]))[: len(parted)]
