@@ -108,7 +108,8 @@ class LengthGrouping(Strategy):
         for place in range(min(SAMPLES, len(dataset))):
             index = place * 7919 % len(dataset)
             samples.append((size_of(dataset[index]), index))
-            if perf_counter() - began > SECONDS:
+            of_one_length = len(samples) == 2 * size and len({length for length, _ in samples}) == 1
+            if of_one_length or perf_counter() - began > SECONDS:
                 break
         seconds = (perf_counter() - began) / len(samples)
         shares = padding_shares([length for length, _ in samples], size)
