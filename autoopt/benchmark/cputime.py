@@ -7,7 +7,9 @@ import contextlib
 import os
 import resource
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
 
 _LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 """Whether the kernel lists the children of a process; looking through all processes takes far longer."""
@@ -54,11 +56,15 @@ class CpuTimes:
     """``own``: this process and its descendants; ``busy``: the whole machine, stolen time included.
 
     ``page_faults``: pages that this process has touched first, each of which the system had to give it (minor faults).
+    ``waited``: for a core, of each of this process's threads; ``workers``: CPU seconds of each thread of its
+    descendants. Empty where the kernel does not tell.
     """
 
     own: float
     busy: float | None
     page_faults: int = 0
+    waited: Mapping[int, float] = field(default_factory=dict)
+    workers: Mapping[int, float] = field(default_factory=dict)
 
 
 def cpu_times(*, with_children: bool) -> CpuTimes:
@@ -67,14 +73,44 @@ def cpu_times(*, with_children: bool) -> CpuTimes:
     ``with_children``: live descendants are this process's own, as children that ended are in any case.
     """
     faults, ended = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, os.times()
-    own = time.process_time() + ended.children_user + ended.children_system
+    own, below = time.process_time() + ended.children_user + ended.children_system, list[int]()
     if with_children:
-        own += sum((sum(int(value) for value in stat(pid)[11:15]) / _TICKS) for pid in descendants())
+        below = descendants()
+        own += sum((sum(int(value) for value in stat(pid)[11:15]) / _TICKS) for pid in below)
     busy: float | None = None
     with contextlib.suppress(OSError, ValueError), open("/proc/stat") as file:
         user, nice, system, _idle, _wait, irq, softirq, steal = map(int, file.readline().split()[1:9])
         busy = (user + nice + system + irq + softirq + steal) / _TICKS
-    return CpuTimes(own, busy, faults)
+    waited = {thread: waiting for thread, (_, waiting) in _threads(os.getpid()).items()}
+    workers = {thread: running for pid in below for thread, (running, _) in _threads(pid).items()}
+    return CpuTimes(own, busy, faults, waited, workers)
+
+
+def _threads(pid: int) -> dict[int, tuple[float, float]]:
+    """Seconds on a core, and of waiting for one, of each thread of a process; nothing where the kernel keeps none."""
+    found = dict[int, tuple[float, float]]()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+                running, waiting, _ = map(int, file.read().split())
+                found[int(thread)] = running / 1e9, waiting / 1e9
+    return found
+
+
+def stalled_seconds(before: CpuTimes, after: CpuTimes, seconds: float) -> float | None:
+    """Seconds of so many in which a thread of this process waited for a core: the others wait for it at the end of each
+    operator. Threads wait independently of one another, as far as is known. None where the kernel does not tell."""
+    if not before.waited or seconds <= 0:
+        return None
+    waited = (after.waited[thread] - began for thread, began in before.waited.items() if thread in after.waited)
+    return seconds * (1 - prod(1 - min(max(each, 0.0) / seconds, 1.0) for each in waited))
+
+
+def worker_seconds(before: CpuTimes, after: CpuTimes) -> float | None:
+    """CPU seconds of descendants between two readings; None where one has ended, or the kernel does not tell."""
+    if not before.workers or before.workers.keys() - after.workers.keys():
+        return None
+    return sum(now - before.workers.get(thread, 0.0) for thread, now in after.workers.items())
 
 
 def foreign_seconds(before: CpuTimes, after: CpuTimes) -> float | None:

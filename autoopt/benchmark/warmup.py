@@ -8,7 +8,7 @@ from math import ceil
 from time import perf_counter
 
 from autoopt.benchmark.compiling import compilations, trouble
-from autoopt.benchmark.cputime import cpu_times, foreign_seconds
+from autoopt.benchmark.cputime import cpu_times, foreign_seconds, stalled_seconds, worker_seconds
 from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import Enough, merged
 from autoopt.benchmark.live import LiveTraining, run_until
@@ -76,6 +76,8 @@ def run_block(
         late_seconds=ramp_paid + paid,
         first_step=first,
         page_faults=after.page_faults - before.page_faults,
+        stalled_seconds=stalled_seconds(before, after, lap.seconds),
+        worker_cpu_seconds=worker_seconds(before, after),
     )
     if training.group.size == 1:
         return block

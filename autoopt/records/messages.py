@@ -22,6 +22,7 @@ class Block(Record):
     ``allocated_memory_bytes``: of ``peak_memory_bytes``, what tensors held at once.
     ``late_seconds``: paid once, by compiling again or by a search; in none of the other times.
     ``page_faults``: pages that the trial's main process touched first, which the system had to give it (minor faults).
+    ``stalled_seconds``: in which a thread of it waited for a core; ``worker_cpu_seconds``: of the processes below it.
     """
 
     steps: int
@@ -40,6 +41,8 @@ class Block(Record):
     late_seconds: float = 0.0
     first_step: int = 0
     page_faults: int | None = None
+    stalled_seconds: float | None = None
+    worker_cpu_seconds: float | None = None
 
     @property
     def kept_up(self) -> bool:

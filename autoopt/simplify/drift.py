@@ -210,7 +210,8 @@ def joined(first: Block, second: Block) -> Block:
         for name in ("steps", "seconds", "step_seconds", "losses", "allocation_retries", "recompilations",
                      "late_seconds")
     }  # fmt: skip
-    for name in ("samples", "cpu_seconds", "foreign_cpu_seconds", "page_faults"):
+    unsure = ("samples", "cpu_seconds", "foreign_cpu_seconds", "page_faults", "stalled_seconds", "worker_cpu_seconds")
+    for name in unsure:
         both = (getattr(first, name), getattr(second, name))
         more[name] = None if None in both else sum(both)
     return first.model_copy(update={**more, "stage_seconds": stages})

@@ -229,7 +229,8 @@ def profile_stages(
 
 
 def _as_they_run(timings: JsonDict, own: JsonDict, block: Block, by_threads: Sequence[JsonDict]) -> JsonDict:
-    """The host's seconds and fed steps with what steps on held batches leave out of the running ones.
+    """Timings with what microbenchmarks leave out of running steps: of the host, of steps that workers feed, and of
+    the samples that they prepare.
 
     A step that ran itself, with other threads, stands for the one that was fed with as many.
 
@@ -246,16 +247,30 @@ def _as_they_run(timings: JsonDict, own: JsonDict, block: Block, by_threads: Seq
     return {
         "overlaps": [*(one for one in fed if (one["workers"], one["threads"]) not in known), *ran],
         "host": {**host, "seconds": host["seconds"] + seconds} if seconds else timings.get("host"),
+        "inputs": _by_workers(timings, block),
     }
 
 
-def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) -> float:
-    """Seconds of a running step beyond one on held batches, but for its input: the script's own lines, calls without
-    gradients, such as a teacher's, batches that are new to the caches.
+def _by_workers(timings: JsonDict, block: Block) -> JsonDict:
+    """The input's timings, a sample's by what it takes its workers, where that is more: they share their core's caches,
+    and hand their batches on."""
+    inputs: JsonDict = timings.get("inputs", {})
+    sample, collate = inputs.get("sample"), inputs.get("collate") or {"seconds": 0.0}
+    if not sample or not block.worker_cpu_seconds:
+        return inputs
+    one, pieces = sample.get("cpu_seconds") or sample["seconds"], int(timings.get("accumulation", 1))
+    alone = pieces * (timings["batch_size"] * one + (collate.get("cpu_seconds") or collate["seconds"]))
+    more = block.worker_cpu_seconds / max(block.steps, 1) / max(alone, 1e-9) - 1
+    if more <= 0:
+        return inputs
+    slower = {name: sample[name] + more * one for name in ("seconds", "cpu_seconds") if sample.get(name) is not None}
+    deeper = [{**each, "seconds": (1 + more) * each["seconds"]} for each in inputs.get("deeper", ())]
+    return {**inputs, "sample": {**sample, **slower}, "deeper": deeper}
 
-    Next to workers all of a step is slower, by no more than its optimizer and its backward pass, to which a loss of the
-    user's own may have added.
-    """
+
+def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) -> float:
+    """Seconds of a running step beyond one on held batches, but for its input and for waiting for a core: the script's
+    own lines, calls without gradients, such as a teacher's, batches that are new to the caches."""
     lived: dict[str, float] = {name: seconds / max(block.steps, 1) for name, seconds in block.stage_seconds.items()}
     stages = ("forward", "backward", "optimizer", "host")
     held: dict[str, float] = {name: (timings.get(name) or {}).get("seconds", 0.0) for name in stages}
@@ -264,11 +279,9 @@ def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) ->
         made = timings.get("inputs", {}).get("sample")  # else those that make batches are timed as such
         return named if made else max(named - lived.get("data", 0.0), 0.0)
     micro = int(timings.get("accumulation", 1))
-    alone = {"forward": micro * held["forward"], "backward": micro * held["backward"], "optimizer": held["optimizer"]}
-    slower = (lived.get(name, 0.0) / alone[name] for name in ("backward", "optimizer") if alone[name])
-    slowed = max(min(slower), 1.0) if timings.get("workers") else 1.0
+    alone = micro * (held["forward"] + held["backward"]) + held["optimizer"] + held["host"]
     running = sum(lived.get(name, 0.0) for name in ("forward", "backward", "optimizer", "other"))
-    return max(running / slowed - sum(alone.values()) - held["host"], 0.0)
+    return max(running - (block.stalled_seconds or 0.0) / max(block.steps, 1) - alone, 0.0)
 
 
 def _worth_running(timings: JsonDict, step: float) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ import torch
 
 from autoopt.benchmark import clock as clocks
 from autoopt.benchmark.clock import DeferredCost, EventClock, Lap, StageClock, clock_for, deferred_cost_for
-from autoopt.benchmark.cputime import CpuTimes, foreign_cores, foreign_seconds
+from autoopt.benchmark.cputime import (
+    CpuTimes,
+    cpu_times,
+    foreign_cores,
+    foreign_seconds,
+    stalled_seconds,
+    worker_seconds,
+)
 from autoopt.benchmark.device import open_device
 from autoopt.benchmark.steady import LONGEST, cycle_of, find_steady, period, usual_step, warmup_excess
 from autoopt.benchmark.training import Training
@@ -450,3 +458,34 @@ def test_block_pairs_before_a_late_search_go_once_there_are_enough_after_it() ->
     level = rounds.level()
     assert level is not None
     assert level.value == pytest.approx(0.693, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stalled"),
+    [
+        ({}, {}, None),
+        ({1: 0.0, 2: 1.0}, {1: 0.0, 2: 1.0}, 0.0),
+        ({1: 0.0, 2: 1.0}, {1: 1.0, 2: 3.0}, 4 * (1 - 0.75 * 0.5)),
+        ({1: 0.0, 2: 1.0}, {1: 1.0}, 1.0),
+        ({1: 0.0}, {1: 9.0}, 4.0),
+    ],
+)
+def test_threads_that_wait_for_a_core_stall_the_others(
+    before: dict[int, float], after: dict[int, float], stalled: float | None
+) -> None:
+    one, other = CpuTimes(0.0, None, waited=before), CpuTimes(0.0, None, waited=after)
+    assert stalled_seconds(one, other, 4.0) == stalled
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "seconds"),
+    [({}, {1: 1.0}, None), ({1: 1.0}, {1: 1.5, 2: 0.25}, 0.75), ({1: 1.0, 2: 1.0}, {1: 3.0}, None)],
+)
+def test_workers_that_have_ended_do_not_tell_their_seconds(
+    before: dict[int, float], after: dict[int, float], seconds: float | None
+) -> None:
+    assert worker_seconds(CpuTimes(0.0, None, workers=before), CpuTimes(0.0, None, workers=after)) == seconds
+
+
+def test_the_kernel_tells_how_long_threads_wait_for_a_core() -> None:
+    assert bool(cpu_times(with_children=True).waited) == os.path.exists("/proc/self/schedstat")

@@ -97,7 +97,7 @@ HELD = {"forward": {"seconds": 0.02}, "backward": {"seconds": 0.01}, "optimizer"
     ("changed", "left_out", "added"),
     [
         pytest.param({}, True, 0.08 - 0.036, id="a script"),
-        pytest.param({"workers": 2}, True, 0.08 / 1.25 - 0.036, id="next to workers all is as slow as the optimizer"),
+        pytest.param({"stalled_seconds": 0.2}, True, 0.08 - 0.02 - 0.036, id="its threads waited for a core"),
         pytest.param({"backward": None}, True, 0.03, id="its functions are known, its stages are not"),
         pytest.param({"backward": None, "inputs": {}}, True, 0.01, id="functions that make its batches, too"),
         pytest.param({"device": "cuda"}, True, 0.03, id="a device"),
@@ -112,10 +112,11 @@ def test_steps_on_held_batches_leave_out_a_part_of_a_script(
     fed = [{"workers": 2, "threads": threads, "seconds": 0.05, "spread": 0.0} for threads in (1, 2)]
     stages = {"device": "cpu", "overlaps": fed, "threads": 2, "compute_by_threads": {2: 1e-4, 1: 2e-4}, **HELD}
     stages |= {"inputs": {"sample": {"seconds": 1e-3}}, "host": {"seconds": 0.002}, **changed}
+    block = {**BLOCK, "stage_seconds": RUNNING, "stalled_seconds": stages.pop("stalled_seconds", None)}
     found = profile(
         FakeTrials(
             measure_stages=stages,
-            running={"block": {**BLOCK, "stage_seconds": RUNNING}, "reference": None},
+            running={"block": block, "reference": None},
             own_code={"functions": [function], "left_out": left_out},
             try_threads={"steps": [{"workers": 2, "threads": 1, "seconds": 0.9, "spread": 0.1}]},
         )
@@ -125,6 +126,19 @@ def test_steps_on_held_batches_leave_out_a_part_of_a_script(
     assert steps == pytest.approx({(2, 2): 0.05 + added, (2, 1): 0.9 * found.step_seconds}), (
         "a step itself, where it ran"
     )
+
+
+@pytest.mark.parametrize(("worked", "times"), [(None, 1.0), (0.2, 1.0), (0.84, 2.0)])
+def test_a_sample_takes_its_workers_what_they_worked(worked: float | None, times: float) -> None:
+    sample = {"seconds": 3e-3, "cpu_seconds": 2e-3, "wait_seconds": 1e-3}
+    inputs = {"sample": sample, "collate": {"seconds": 1e-3}, "deeper": [{"name": "decode", "seconds": 1e-3}]}
+    stages = {"device": "cpu", "batch_size": 10, "accumulation": 2, "threads": 2, "inputs": inputs}
+    block = {**BLOCK, "worker_cpu_seconds": worked}
+    found = profile(FakeTrials(measure_stages=stages, running={"block": block, "reference": None})).timings["inputs"]
+    more = (times - 1) * 2e-3
+    assert found["sample"] == pytest.approx({**sample, "seconds": 3e-3 + more, "cpu_seconds": 2e-3 + more})
+    assert found["deeper"][0]["seconds"] == pytest.approx(times * 1e-3)
+    assert found["collate"] == inputs["collate"]
 
 
 def test_threads_whose_compute_alone_takes_longer_than_the_step_are_not_tried() -> None:
