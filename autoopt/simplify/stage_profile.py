@@ -264,6 +264,7 @@ def _by_workers(timings: JsonDict, block: Block) -> JsonDict:
     if more <= 0:
         return inputs
     slower = {name: sample[name] + more * one for name in ("seconds", "cpu_seconds") if sample.get(name) is not None}
+    slower["reference"] = None  # they worked at the speed of the running steps
     deeper = [{**each, "seconds": (1 + more) * each["seconds"]} for each in inputs.get("deeper", ())]
     return {**inputs, "sample": {**sample, **slower}, "deeper": deeper}
 

@@ -113,6 +113,8 @@ def test_functions_are_found_that_make_the_same_of_the_same_arguments(module: Mo
     assert found["functions"][0] == {"file": "sentences.py", "module": "sentences", "function": "numbers"}
     assert found["ratio"] < 0.5
     assert found["sample_bytes"] >= 11, "what differs from sample to sample takes room"
+    assert [each["function"] for each in found["shared"]["functions"]] == ["table"], "the same for every sample"
+    assert found["ratio"] <= found["shared"]["ratio"] <= 1.0
     before = len(module.CALLS)
     module.collate(["as it is written"[:11]] * 3)
     assert len(module.CALLS) == before + 3, "the functions are left as they were"
@@ -183,6 +185,20 @@ def test_it_is_offered_with_the_workers_that_it_makes_needless() -> None:
     assert STRATEGY.companions(same, setting) == []
     nothing = sample_case(inspected={"prepared_samples": {"calls": {"reason": "no function"}}})
     assert all(each["form"] != "calls" for each in STRATEGY.settings(nothing))
+
+
+def test_what_is_the_same_for_every_sample_may_be_kept_alone() -> None:
+    """Each worker makes it once; what differs from sample to sample would be read once more in each epoch."""
+    functions = [{"file": "train.py", "module": "__main__", "function": name} for name in ("numbers", "table")]
+    probed = {"functions": functions, "ratio": 0.2, "sample_seconds": 0.01, "sample_bytes": 64.0}
+    probed["shared"] = {"functions": functions[1:], "ratio": 0.3}
+    case = sample_case(inspected={"prepared_samples": {"calls": probed}})
+    whole, shared = (each for each in STRATEGY.settings(case) if each["form"] == "calls")
+    if whole["functions"] == functions[1:]:
+        whole, shared = shared, whole
+    assert (whole["each"], shared["each"], shared["functions"]) == (True, False, functions[1:])
+    assert STRATEGY.once_seconds(case, shared) == 0.0 < STRATEGY.once_seconds(case, whole)
+    assert STRATEGY.companions(case, shared) == []
 
 
 def test_random_numbers_are_those_of_the_script(module: ModuleType) -> None:

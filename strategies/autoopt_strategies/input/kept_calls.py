@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -96,7 +96,8 @@ def repeated_calls(dataset: Any, collate: Callable[[list[Any]], Any], indices: l
     """Functions that make the same of the same arguments, with what keeping it leaves of the seconds of a batch.
 
     ``{"functions", "ratio", "sample_seconds", "sample_bytes"}``, the last two of what differs from sample to sample;
-    ``{"reason": why there are none}``.
+    where some make the same for every sample and some do not, with ``shared``, the ``functions`` and ``ratio`` of the
+    former alone. ``{"reason": why there are none}``.
 
     Args:
         indices: of the samples that it is tried on.
@@ -143,19 +144,28 @@ def repeated_calls(dataset: Any, collate: Callable[[list[Any]], Any], indices: l
     if ratio > 1.0 - LEAST_SAVING:
         return {"reason": f"batches take {ratio:.2f} times as long with what functions have made before"}
     varied = [one for one in outer if len(one.made) > 1]
-    return {
-        "functions": [
-            {
-                "file": users_path(one.function.__code__.co_filename),
-                "module": one.function.__module__,
-                "function": one.function.__name__,
-            }
-            for one in outer
-        ],
+    share = sum(one.seconds for one in varied) / sum(one.seconds for one in outer)
+    answer: Setting = {
+        "functions": _named(outer),
         "ratio": ratio,
-        "sample_seconds": (1.0 - ratio) * seconds / len(indices) if varied else 0.0,
+        "sample_seconds": share * (1.0 - ratio) * seconds / len(indices),
         "sample_bytes": sum(item_bytes(made) for one in varied for made, _ in one.made.values()) / len(indices),
     }
+    if 0 < len(varied) < len(outer):
+        shared = _named(one for one in outer if one not in varied)
+        answer["shared"] = {"functions": shared, "ratio": 1.0 - (1.0 - share) * (1.0 - ratio)}
+    return answer
+
+
+def _named(functions: Iterable[Watched]) -> list[Setting]:
+    return [
+        {
+            "file": users_path(one.function.__code__.co_filename),
+            "module": one.function.__module__,
+            "function": one.function.__name__,
+        }
+        for one in functions
+    ]
 
 
 @contextmanager

@@ -116,6 +116,8 @@ class PreparedSamples(Strategy):
     def once_seconds(self, case: Case, setting: Setting) -> float | None:
         """All samples read once, by so many processes; unknown before that was measured."""
         form, count = setting["form"], case.workload.train_samples or 0
+        if form == "calls" and not setting["each"]:
+            return 0.0
         if form in KEPT:
             return _reading(_found(case, KEPT[form]), count, setting)
         stages = {"rows": READING, "files": ("storage",)}.get(form, ())
@@ -253,7 +255,7 @@ def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
     yield "samples", _samples(case)
     yield "rows", _rows(case)
     yield "unaugmented", _unaugmented(case)
-    yield "calls", _calls(case)
+    yield from (("calls", each) for each in _calls(case))
     found, unknown = _found(case, "batches"), "the dataset does not take many indices at once"
     indexed = {"form": "batches", "where": "dataset", "index": found["index"]} if "index" in found else None
     yield "batches", no_whole_batches(case) or indexed or found.get("reason") or unknown
@@ -297,15 +299,20 @@ def _unaugmented(case: Case) -> Setting | str:
     return {"form": "unaugmented", **setting, "split": found["where"]}
 
 
-def _calls(case: Case) -> Setting | str:
+def _calls(case: Case) -> Iterator[Setting | str]:
+    """All functions; and those alone that make the same for every sample, which take no room, and may have workers."""
     found = _found(case, "calls")
     if "functions" not in found:
-        return found.get("reason") or "which functions make the same of the same arguments is not known"
+        yield found.get("reason") or "which functions make the same of the same arguments is not known"
+        return
     each = bool(found["sample_bytes"])
     setting = _with_room(case, found, alone=True) if each else {"where": "memory"}
     if isinstance(setting, str):
-        return setting
-    return {"form": "calls", "where": setting["where"], "each": each, "functions": found["functions"]}
+        yield setting
+    else:
+        yield {"form": "calls", "where": setting["where"], "each": each, "functions": found["functions"]}
+    if shared := found.get("shared"):
+        yield {"form": "calls", "where": "memory", "each": False, "functions": shared["functions"]}
 
 
 def _with_room(case: Case, found: Setting, *, alone: bool = False) -> Setting | str:
@@ -416,7 +423,9 @@ def _left(case: Case, setting: Setting) -> dict[str, float] | None:
         rows += (peaks.launch_seconds or 0.0) * (2 * len(case.workload.batch) + 4)
         return dict.fromkeys(("storage", "preparation", "pin", "copy"), 0.0) | {"collate": rows}
     if form == "calls":
-        return {name: seconds_of(case, name) * _found(case, form)["ratio"] for name in READING}
+        found = _found(case, form)
+        ratio = found["ratio"] if setting["functions"] == found["functions"] else found["shared"]["ratio"]
+        return {name: seconds_of(case, name) * ratio for name in READING}
     if form in KEPT:
         found, speed = _found(case, KEPT[form]), peaks.storage_bytes_per_second
         reading = case.workload.batch_bytes / speed if speed and setting["where"] == "disk" else 0.0
