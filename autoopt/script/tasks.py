@@ -42,8 +42,12 @@ _HASHED = 4096
 
 
 @drives
-def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24) -> JsonDict:
-    """The sites that the script has shown after so many steps, or about that time: :class:`~autoopt.records.Sites`."""
+def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24, wait: float = 0.0) -> JsonDict:
+    """The sites that the script has shown after so many steps, or about that time: :class:`~autoopt.records.Sites`.
+
+    Its first evaluation is waited for, no longer than the watching itself may take; ``wait``: seconds in which the end
+    of an epoch is, where that takes longer.
+    """
     script = live.training.script
     assert script.observer is not None, "only a watched script knows its sites"
 
@@ -54,8 +58,15 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24) -> JsonD
     lap, lines, first = watched.lap(), watched.lines, script.sites()
     with suppress(Exception):  # what fails after the first steps is reported by the training that comes to it
         session, until = live.training.session, min(seconds, WATCHED_SECONDS)
-        if not session.interruptions("evaluate"):  # one is waited for no longer than the watching itself took
-            live.training.follow(lambda done, elapsed: elapsed >= until or bool(session.interruptions("evaluate")))
+        left = (live.training.lengths.per_epoch or 0) - session.steps
+        near = until < left * lap.seconds / len(lap.steps) <= wait
+
+        def seen(done: int, elapsed: float) -> bool:
+            late = done > left or elapsed >= wait if near else elapsed >= until
+            return late or bool(session.interruptions("evaluate"))
+
+        if not session.interruptions("evaluate"):
+            live.training.follow(seen)
             lines = [*lines, *session.goal.lines]
     # of one loop: a later one may have begun since
     found: JsonDict = {"period": first.period, "run": run_parts(live.training, lap)}

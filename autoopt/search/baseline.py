@@ -18,7 +18,7 @@ from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.budget_allocation import MOST_CONTROL_PAIRS, NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
-from autoopt.search.first_training import adopt_metric, begin
+from autoopt.search.first_training import adopt_metric, begin, naming_seconds
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Choice, build_queue
@@ -96,7 +96,7 @@ def described(context: RunContext, options: Options) -> SearchState:
     Raises:
         BaselineFailed: the baseline cannot be built.
     """
-    first, unfit = FirstProcess(context.runner), None
+    first, unfit = FirstProcess(context.runner, wait=naming_seconds(context)), None
     try:
         if context.runner.base.script is not None:
             try:
@@ -243,10 +243,11 @@ class FirstProcess:
     Args:
         lean: the workload does not fit into memory: it is a script, which trains in little memory while it is
             watched.
+        wait: seconds in which a script's first evaluation is waited for.
     """
 
-    def __init__(self, runner: TrialRunner, *, lean: bool = False) -> None:
-        self._runner, self._lean = runner, lean
+    def __init__(self, runner: TrialRunner, *, lean: bool = False, wait: float = 0.0) -> None:
+        self._runner, self._lean, self._wait = runner, lean, wait
         self._found: Description | None = None
 
     def sites(self) -> Sites | None:
@@ -256,7 +257,7 @@ class FirstProcess:
             TrialFailed: it does not train.
         """
         if not self._lean:
-            return self._runner.watched(self._ask)
+            return self._runner.watched(self._ask, self._wait)
         with self._runner.leanly():
             sites = self._runner.watched(self._ask)
         # its steps take as long as the copies of what they keep

@@ -35,7 +35,8 @@ LEAST_SECONDS = 3.0
 NAMING_EPOCHS = 2
 """Epochs in which a metric without a name is searched: two evaluations show which lines are alike."""
 NAMING_SHARE = 0.5
-"""Of the first training, at most; where that is not enough the first training shows it."""
+"""Of the first training, at most, and for the first evaluation before them; where that is not enough the first training
+shows it."""
 
 PROFILE_SECONDS, LEAST_SCREENINGS = 10.0, 3
 """The least search on a short budget: its profile, about, screenings, and one short confirmation with its probes."""
@@ -49,6 +50,12 @@ NO_METRIC = (
     "of the same steps: give --metric 'PATTERN', such as --metric 'val loss ([0-9.]+)'"
 )
 """A script's training says nothing of how good it is, but in what it prints."""
+
+
+def naming_seconds(context: RunContext) -> float:
+    """Seconds for an evaluation that names a script's metric, where the first training is to wait."""
+    budget, share = context.allocation.budget, context.allocation.baseline(target_given=False)
+    return NAMING_SHARE * share if budget <= LATER_UP_TO else 0.0
 
 
 def begin(context: RunContext, state: SearchState) -> None:

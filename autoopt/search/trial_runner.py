@@ -217,11 +217,12 @@ class TrialRunner:
         script = self.base.script is not None and self._in_lines_alone(change)
         return self.unsaid(Plan(changes=(change,))) if script else ""
 
-    def watched(self, then: Callable[[AnyTrial, Sites], None] | None = None) -> Sites | None:
+    def watched(self, then: Callable[[AnyTrial, Sites], None] | None = None, wait: float = 0.0) -> Sites | None:
         """The sites of a script, seen in a first run of it; None of other workloads. Its trials know them from then on.
 
         Args:
             then: asks more of the process that was watched.
+            wait: seconds in which the end of an epoch is waited for, and its evaluation.
 
         Raises:
             TrialFailed: it does not train.
@@ -230,7 +231,7 @@ class TrialRunner:
             return None
         if self.base.script.sites is None:
             with self.trial(Plan(), "watch") as process:
-                sites = Sites.model_validate(process.call(SITES, timeout=READY_SECONDS))
+                sites = Sites.model_validate(process.call(SITES, timeout=READY_SECONDS + wait, wait=wait))
                 if then is not None:
                     then(process, sites)
             self.knows(sites)

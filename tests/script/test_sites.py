@@ -83,6 +83,38 @@ def test_an_evaluation_before_the_first_step_is_one(start_script: StartScript, f
     assert lines(sites, "evaluation") == [EVALUATES_FIRST[: EVALUATES_FIRST.index("error =")].count("\n") + 1]
 
 
+EVALUATES_LATE = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(600, 4), torch.randn(600, 1)), batch_size=2)
+for epoch in range(1000):
+    model.train()
+    for x, y in loader:
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        print("val loss", model(torch.ones(1, 4)).item())
+"""
+
+
+@pytest.mark.parametrize(("wait", "metrics"), [(0.0, []), (60.0, ["val loss"])])
+def test_the_end_of_an_epoch_is_waited_for_where_it_is_near(
+    start_script: StartScript, folder: Path, wait: float, metrics: list[str]
+) -> None:
+    (folder / "late.py").write_text(EVALUATES_LATE)
+    with start_script("late.py") as process:
+        document = process.call("autoopt.script.tasks:sites", timeout=120.0, seconds=0.0, steps=4, wait=wait)
+    sites = Sites.model_validate(document)
+    assert [name_of(pattern) for pattern in sites.metric_patterns] == metrics
+    assert bool(sites.of("evaluation")) is bool(metrics)
+
+
 AVERAGED = """\
 import copy
 
