@@ -48,7 +48,7 @@ class ScriptWorld(World):
         runner.base = TrialSpec(workload="train.py", script=ScriptSpec(command=("python", "train.py"), sites=sites))
         runner.runs_whole = lambda plan: any(name in self.whole for name in plan.names())
         runner.whole_runs = self.run_whole
-        runner.watched, runner.knows = lambda then=None: sites, lambda sites: None
+        runner.watched, runner.knows = lambda then=None, wait=0.0: sites, lambda sites: None
         runner.facts = runner.facts.model_copy(update={"target": None, "max_steps": STEPS})
 
     def run_whole(

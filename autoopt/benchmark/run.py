@@ -12,7 +12,7 @@ from autoopt.benchmark.live import Printed, Stretch
 from autoopt.benchmark.steady import excess
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Curve, CurvePoint
-from autoopt.records.messages import TrainingRun
+from autoopt.records.messages import ENDED, TrainingRun
 from autoopt.workload import Target
 
 _NO_HOPE = 20
@@ -113,8 +113,9 @@ class RunUnderWay:
             if training.evaluation is not None and not hopeless:
                 self._evaluate()
             self._look(len(self.reported))
-        self.stopped = "not_finite" if hopeless else self._why_over(self.steps) or ("steps" if training.over else "")
-        self.stopped = self.group.agree(self.stopped)
+        why = self._why_over(self.steps)
+        by_itself = training.over and why != "target"
+        self.stopped = self.group.agree("not_finite" if hopeless else ENDED if by_itself else why)
 
     def _next_stop(self) -> float:
         """The step up to which nobody but a script itself has anything to do."""

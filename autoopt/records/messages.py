@@ -94,8 +94,8 @@ class Moved(Record):
     slow: tuple[int, ...] = ()
 
 
-WHOLE_RUN = "whole run"
-"""How a script ended that nothing listened to."""
+WHOLE_RUN, ENDED = "whole run", "ended"
+"""How a script ended that nothing listened to, and how one did that came to its end while it was listened to."""
 
 
 class TrainingRun(Record):
@@ -103,8 +103,8 @@ class TrainingRun(Record):
 
     ``evaluated_samples``: those that the latest evaluation read. ``once_seconds``: of training, for what is
     paid once (warming up, compiling, searches); part of ``fixed_seconds`` and of ``training_seconds``.
-    ``stopped``: what ended it; :data:`WHOLE_RUN` of a script that ran by itself from the start of its process to its
-    end, of which only the seconds and the metric at the end are known.
+    ``stopped``: what ended it; :data:`ENDED` of a script that came to its own end, :data:`WHOLE_RUN` of one that ran by
+    itself from the start of its process to its end, of which only the seconds and the metric at the end are known.
     ``kept``: files of the weights at its start, middle and end, where they were to be kept. ``metric_patterns``:
     patterns of what may be the metric in the lines that a script printed at its evaluations, where no metric was named;
     the curve is that of one that stands alone.

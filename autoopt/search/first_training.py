@@ -13,7 +13,7 @@ from shlex import quote
 from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan, RunParts
-from autoopt.records.messages import WHOLE_RUN, TrainingRun
+from autoopt.records.messages import ENDED, WHOLE_RUN, TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
 from autoopt.search.accept.metric import parts_to
 from autoopt.search.accept.trainings import PATIENCE
@@ -113,8 +113,15 @@ def run_to_target(context: RunContext, state: SearchState) -> None:
         trainings.forget(state.baseline)
         return
     trainings.evaluate_every = every or found.steps
-    state.planned_steps, state.trained = found.steps, found
-    state.facts = state.facts.model_copy(update={"run": run.model_copy(update={"steps": found.steps})})
+    state.trained = found
+    _comes_to_its_end(state, found.steps)
+
+
+def _comes_to_its_end(state: SearchState, steps: int) -> None:
+    """A script was seen to end by itself after so many steps: whole runs of it show what a change brings."""
+    state.planned_steps = steps
+    if state.facts.run is not None:
+        state.facts = state.facts.model_copy(update={"run": state.facts.run.model_copy(update={"steps": steps})})
 
 
 def _unnamed(context: RunContext, state: SearchState) -> bool:
@@ -251,6 +258,8 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     state.trained = run
     if state.facts.run is not None:
         state.facts = state.facts.model_copy(update={"run": evaluated_as(state.facts.run, run)})
+    if run.stopped == ENDED and state.planned_steps is None:
+        _comes_to_its_end(state, run.steps)
     trainings = context.gate.trainings
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept
@@ -342,7 +351,7 @@ def _new_target(context: RunContext, state: SearchState, run: TrainingRun) -> No
         context.note(state, f"{reached}, less the tolerance (no value was given)")
         return
     where, advice = "within its share of the budget", "a larger --budget lets the whole way be measured"
-    if run.stopped == "steps":
+    if run.stopped in ("steps", ENDED):
         where, advice = f"in its planned {run.steps} steps", "give the run more steps, or a target that it reaches"
     context.warn(state, f"{reached}, less the tolerance: {objective.target:.4g} was not reached {where}; {advice}")
 

@@ -12,7 +12,7 @@ import pytest
 from autoopt.errors import AutooptError
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, Sites
-from autoopt.records.messages import TrainingRun
+from autoopt.records.messages import ENDED, TrainingRun
 from autoopt.registry import load_strategies
 from autoopt.script.applicable import inapplicable
 from autoopt.script.metric import name_of
@@ -125,7 +125,7 @@ def test_trainings_take_turns_and_are_what_they_are_alone(start_script: StartScr
         other.thaw()
         alone = TrainingRun.model_validate(other.call("autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0))
     run = turns._runs[0]
-    assert run.stopped == alone.stopped == "steps"
+    assert run.stopped == alone.stopped == ENDED
     assert run.steps == alone.steps == 64
     assert run.losses == alone.losses
     assert [(p.step, p.metric) for p in run.curve.points] == [(p.step, p.metric) for p in alone.curve.points]

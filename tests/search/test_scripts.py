@@ -237,7 +237,7 @@ SITES_DIAGNOSIS = Sites(command=("python", "train.py"), cwd="/", step_seconds=0.
 def world(folder: Path, budget: float, sites: Sites | None = SITES_DIAGNOSIS) -> World:
     found = World(folder, strategy("a"), strategy("b"), speed=product({"a": 1.4, "b": 1.1}), budget=budget)
     runner: Any = found.runner
-    runner.watched = lambda ask=None: sites
+    runner.watched = lambda ask=None, wait=0.0: sites
     return found
 
 

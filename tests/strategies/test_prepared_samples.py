@@ -186,6 +186,15 @@ def test_what_does_not_fit_into_memory_is_kept_on_the_disk() -> None:
     assert "free memory" in reason
 
 
+@pytest.mark.parametrize(("preparation", "names"), [(1e-4, []), (2.0, ["workers", "threads"])])
+def test_transforms_that_are_left_get_workers_where_they_are_what_is_slow(preparation: float, names: list[str]) -> None:
+    """Cores that the step gives to workers are missed where it computes longer than they prepare."""
+    heads = {"prefix": 1, "hit": 0.5, "sample_seconds": 1e-3, "sample_bytes": 4096}
+    case = with_stages(sample_case(loader={"num_workers": 0}, **found(kept=heads)), preparation=preparation)
+    setting = next(each for each in STRATEGY.settings(case) if each["form"] == "heads")
+    assert [change.strategy for change in STRATEGY.companions(case, setting)] == names
+
+
 def test_reading_that_takes_the_search_s_time_is_not_tried() -> None:
     random = sample_case(**found(kept={**KEPT, "deterministic": False, "prefix": 1}))
     assert forms_of(random) == ["heads"]

@@ -45,6 +45,14 @@ def test_probabilities_that_layers_give_may_be_in_full_precision(model: nn.Modul
     assert [type(module) for module in model.modules()] == classes
 
 
+@pytest.mark.parametrize(
+    ("last", "full"), [(nn.Sequential(nn.Linear(3, 1), nn.Sigmoid()), True), (Functional(3, 1), False)]
+)
+def test_models_that_are_called_one_by_one_may_give_probabilities(last: nn.Module, full: bool) -> None:
+    x, models = torch.randn(4, 3), nn.ModuleList([nn.Linear(3, 3), last])
+    assert gives_full_probabilities(models, lambda both: both[1](both[0](x)), torch.bfloat16) is full
+
+
 def test_a_logit_keeps_its_gradient_where_its_probability_is_in_full_precision() -> None:
     logit = torch.tensor([7.0], requires_grad=True)
     model = sigmoids_in_full(nn.Sequential(nn.Sigmoid()))

@@ -13,6 +13,7 @@ from typing import Any
 from autoopt.benchmark.target import Parts, time_ratio
 from autoopt.records import Estimate, Headline, Objective, Quality
 from autoopt.records.headline import AGREEMENT, HeadlineKind, HeadlineSource, differ
+from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.search.accept.evidence import Evidence, Pairs, TrainedPair, length_scatter
 from autoopt.search.accept.metric import parts_to
 from autoopt.search.accept.trainings import SCATTER, SCATTER_DOF, ratio_of_pairs
@@ -103,7 +104,7 @@ def _log_ratios(
     """Log speedup to the target of each seed where both arrived, with these seconds of a step if given."""
     ratios = []
     for old, new in pairs:
-        left, right = parts_to(old, objective, step_seconds[0]), parts_to(new, objective, step_seconds[1])
+        left, right = (_parts(run, objective, evidence, step_seconds[n]) for n, run in enumerate((old, new)))
         if left and right:
             stretch = _stretch(left, evidence, objective)
             before, after = left.planned(left.steps * stretch), right.planned(right.steps * stretch)
@@ -284,10 +285,13 @@ class Trained:
             otherwise = evidence.risk.trains_otherwise
             alike = [pair for pair in pairs if not otherwise or pair.baseline.steps == pair.best.steps]
             whole = tuple(
-                (old, new.planned(price_of(quality) * new.steps)) for old, new in _over_equal_steps(alike, objective)
+                (old, new.planned(price_of(quality) * new.steps))
+                for old, new in _over_equal_steps(alike, objective, evidence)
             )
             return Trained("same_steps", whole, time_sliced=time_sliced) if whole else None
-        reached = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
+        reached = [
+            (_parts(pair.baseline, objective, evidence), _parts(pair.best, objective, evidence)) for pair in pairs
+        ]
         there = [(pair, old, new) for pair, (old, new) in zip(pairs, reached, strict=True) if old and new]
         both = [(old, new) for _, old, new in there]
         if both:
@@ -299,7 +303,7 @@ class Trained:
                 both = [(old.planned(steps), new.planned(steps)) for (old, new), steps in zip(both, mean, strict=True)]
             length = length_scatter([pair for pair, _, _ in there], evidence.run) if whole_runs else 0.0
             return Trained("to_target", tuple(both), False, time_sliced, fresh, evaluation, length)
-        short = _over_equal_steps(pairs, objective)
+        short = _over_equal_steps(pairs, objective, evidence)
         missed = all(old is None and new is None for old, new in reached)
         return Trained("per_step", short, target_missed=missed) if short else None
 
@@ -479,12 +483,22 @@ def detail_of(pairs: Sequence[TrainedPair], objective: Objective, trained: Train
     return f"trained to {far} from start to end, baseline to final plan by seed: {seen}"
 
 
-def _over_equal_steps(pairs: Sequence[TrainedPair], objective: Objective) -> tuple[Timed, ...]:
+def _over_equal_steps(pairs: Sequence[TrainedPair], objective: Objective, evidence: Evidence) -> tuple[Timed, ...]:
     """Parts of both sides over as many steps as the shorter training of each pair has."""
     whole = objective.model_copy(update={"target": None})
-    known = [(parts_to(pair.baseline, whole), parts_to(pair.best, whole)) for pair in pairs]
+    known = [(_parts(pair.baseline, whole, evidence), _parts(pair.best, whole, evidence)) for pair in pairs]
     both = [(old, new, min(old.steps, new.steps)) for old, new in known if old is not None and new is not None]
     return tuple((old.planned(steps), new.planned(steps)) for old, new, steps in both)
+
+
+def _parts(
+    run: TrainingRun, objective: Objective, evidence: Evidence, step_seconds: float | None = None
+) -> Parts | None:
+    """The parts of a run to the target, with what a script imports: a trial's process begins with that at hand."""
+    found = parts_to(run, objective, step_seconds)
+    if found is None or evidence.run is None or run.stopped == WHOLE_RUN:
+        return found
+    return replace(found, fixed_seconds=found.fixed_seconds + (evidence.run.imports_seconds or 0.0))
 
 
 def _point_or(ratio: Estimate) -> Estimate:

@@ -140,7 +140,7 @@ class PreparedSamples(Strategy):
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """No workers next to what is prepared, which rows have none of by themselves; some next to transforms that are
-        left, to which the bottleneck moves."""
+        left, where the bottleneck moves to these."""
         there = case.loader_option("num_workers")
         varied = setting["form"] == "calls" and setting["each"]
         if varied or setting["form"] in ("samples", "unaugmented", "batches"):
@@ -148,10 +148,12 @@ class PreparedSamples(Strategy):
         if setting["form"] != "heads" or there:
             return []
         number, cores = max(1, (case.environment.cores or 2) // 2), case.environment.cores or 1
-        found = [Change(strategy="workers", setting=so_many(case, number))]
-        if case.device == "cpu" and cores > number:
-            found.append(Change(strategy="threads", setting={"threads": cores - number}))
-        return found
+        found, threads = [Change(strategy="workers", setting=so_many(case, number))], cores - number
+        if case.device == "cpu" and threads > 0:
+            found.append(Change(strategy="threads", setting={"threads": threads}))
+        left = _left(case, setting) or {}
+        alone, fed = gain(case, left), gain(case, left, workers=number, threads=threads if len(found) > 1 else None)
+        return found if alone is None or fed is None or fed.value > alone.value else []
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         form, where = setting["form"], setting["where"]

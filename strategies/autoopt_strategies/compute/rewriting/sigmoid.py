@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,20 +36,43 @@ def gives_full_probabilities(model: nn.Module, loss: Callable[[nn.Module], Any],
     """Whether a model gives probabilities, all of them by its sigmoid layers, in float32 under autocast on a CPU.
 
     Args:
-        loss: calls the model that it is given, once, on a real batch.
+        model: or several that are called one by one, as parts of one.
+        loss: calls the model that it is given on a real batch.
         dtype: of autocast.
     """
     copied, seen = copy.deepcopy(model), list[torch.Tensor]()
-    hook = copied.register_forward_hook(lambda _, args, output: seen.extend(_probabilities(output)))
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _outermost(copied, lambda output: seen.extend(_probabilities(output))):
         loss(copied)
         plain = len(seen)
         sigmoids_in_full(copied)
         with torch.autocast("cpu", dtype=dtype):
             loss(copied)
-    hook.remove()
     full = seen[plain:]
     return 0 < plain == len(full) and all(each.dtype == torch.float32 for each in full)
+
+
+@contextmanager
+def _outermost(model: nn.Module, gives: Callable[[Any], object]) -> Iterator[None]:
+    """Calls ``gives`` with what each call of the model gives, or of a part of it that nothing of it calls."""
+    within = 0
+
+    def begun(module: nn.Module, args: Any) -> None:
+        nonlocal within
+        within += 1
+
+    def ended(module: nn.Module, args: Any, output: Any) -> None:
+        nonlocal within
+        within -= 1
+        if not within:
+            gives(output)
+
+    hooks = [each.register_forward_pre_hook(begun) for each in model.modules()]
+    hooks += [each.register_forward_hook(ended) for each in model.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _probabilities(output: Any) -> list[torch.Tensor]:
