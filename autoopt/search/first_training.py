@@ -114,12 +114,12 @@ def run_to_target(context: RunContext, state: SearchState) -> None:
         return
     trainings.evaluate_every = every or found.steps
     state.trained = found
-    _comes_to_its_end(state, found.steps)
+    _comes_to_its_end(context, state, found.steps)
 
 
-def _comes_to_its_end(state: SearchState, steps: int) -> None:
+def _comes_to_its_end(context: RunContext, state: SearchState, steps: int) -> None:
     """A script was seen to end by itself after so many steps: whole runs of it show what a change brings."""
-    state.planned_steps = steps
+    state.planned_steps = context.gate.trainings.run_steps = steps
     if state.facts.run is not None:
         state.facts = state.facts.model_copy(update={"run": state.facts.run.model_copy(update={"steps": steps})})
 
@@ -259,7 +259,7 @@ def _adopt(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     if state.facts.run is not None:
         state.facts = state.facts.model_copy(update={"run": evaluated_as(state.facts.run, run)})
     if run.stopped == ENDED and state.planned_steps is None:
-        _comes_to_its_end(state, run.steps)
+        _comes_to_its_end(context, state, run.steps)
     trainings = context.gate.trainings
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept

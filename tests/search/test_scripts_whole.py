@@ -22,7 +22,7 @@ from autoopt.records import (
     RunParts,
     Verdict,
 )
-from autoopt.records.messages import TrainingRun
+from autoopt.records.messages import ENDED, TrainingRun
 from autoopt.script.whole_run import WholeRun
 from autoopt.search.accept.evidence import Evidence, TrainedPair
 from autoopt.search.accept.time_to_target import Trained
@@ -52,6 +52,24 @@ def test_the_figure_of_a_script_is_that_of_whole_runs_of_its_patch(tmp_path: Pat
     assert "in whole runs" in headline.text
     assert outcome.speedup.end_to_end_verified
     assert set(world.pairs) == {("rows",)}
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_training_that_came_to_the_script_s_end_tells_how_long_its_run_is(tmp_path: Path, ended: bool) -> None:
+    """As of folds, whose number no loop tells: whole runs show what its user pays, with the start of the process."""
+    world = ScriptWorld(tmp_path, strategy("rows"), speed=product({"rows": 2.0}), whole={"rows": 1.4}, budget=600.0)
+    runner: Any = world.runner
+    runner.facts = runner.facts.model_copy(update={"max_steps": None})
+    train = runner.train
+
+    def to_its_end(plan: Plan, **arguments: Any) -> TrainingRun:
+        run = train(plan, **{**arguments, "max_steps": STEPS})
+        return run.model_copy(update={"stopped": ENDED if ended else "seconds"})
+
+    runner.train = to_its_end
+    headline = world.go().speedup.headline
+    assert headline.whole is ended
+    assert headline.value == pytest.approx(1.4, rel=1e-3) if ended else headline.value > 1.5
 
 
 class TargetWorld(ScriptWorld):
