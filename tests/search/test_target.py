@@ -21,7 +21,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.whole_run import WholeRun
 from autoopt.search.accept.evidence import Evidence, TrainedPair, length_scatter
-from autoopt.search.accept.time_to_target import headline_of, seconds_of
+from autoopt.search.accept.time_to_target import Trained, headline_of, seconds_of
 from autoopt.search.accept.trainings import next_session, ratio_of_pairs
 from autoopt.search.trial_runner import Turns
 from autoopt.testing.fakes import Behaviour
@@ -191,6 +191,26 @@ def test_trainings_make_the_headline_and_blocks_are_held_against_it(
     assert doubt in " ".join(doubts)
     assert bool(doubts) is bool(doubt)
     assert "control failed" in headline.doubts(control_failed=True)[-1]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_a_script_imports_is_a_part_of_its_trainings(whole: bool) -> None:
+    """A trial's process begins with torch at hand; whole runs hold the interpreter's start themselves."""
+    before = run(0, to=100.0, fixed_seconds=0.0)
+    seconds = before.training_seconds + before.evaluation_seconds
+    fast = {"training_seconds": before.training_seconds / 3, "evaluation_seconds": before.evaluation_seconds / 3}
+    runs = before, before.model_copy(update=fast)
+    if whole:
+        runs = (WholeRun(seconds, (0.9,)).as_training(100, 0), WholeRun(seconds / 3, (0.9,)).as_training(100, 0))
+    evidence = Evidence(baseline_runs=runs[:1], run=RunParts(imports_seconds=seconds / 3))
+    trained = Trained.of(
+        [TrainedPair(baseline=runs[0], best=runs[1], whole=whole)] * 2,
+        evidence,
+        OBJECTIVE.model_copy(update={"target": None}),
+        None,
+    )
+    (old, new), *_ = trained.timed
+    assert old.seconds / new.seconds == pytest.approx(3.0 if whole else 2.0, rel=1e-3)
 
 
 def test_where_neither_reached_the_target_only_a_step_is_faster() -> None:
