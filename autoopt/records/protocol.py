@@ -41,9 +41,9 @@ class ScriptSpec(Record):
     """A command that trains, run as it is with autoopt listening.
 
     ``command``: its words, the interpreter first. ``sites``: what an earlier run of it has shown; None: this run is
-    watched. ``metric``: pattern or key of the metric in what it prints or logs. ``folders``: those that the trial
-    sees through a view of its own, so that nothing in them is changed; ``shared``: those within them that it writes to
-    for autoopt (the run directory). ``patched``: files to be read in place of those
+    watched. ``metric``: pattern or key of the metric in what it prints or logs; ``found``: there, by nobody's word.
+    ``folders``: those that the trial sees through a view of its own, so that nothing in them is changed; ``shared``:
+    those within them that it writes to for autoopt (the run directory). ``patched``: files to be read in place of those
     that are there, their text by path. ``python_path``: folders that its interpreter reads before all others.
     ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.draws``).
     ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
@@ -55,6 +55,7 @@ class ScriptSpec(Record):
     command: tuple[str, ...]
     sites: Sites | None = None
     metric: str | None = None
+    found: bool = False
     folders: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     patched: dict[str, str] = field(default_factory=dict)

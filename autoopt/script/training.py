@@ -358,7 +358,7 @@ class ScriptTraining:
             found = candidates(lines)
             taken = chosen(found)
             return (found, None, []) if taken is None else (found, target_of(taken, None), values(taken, lines))
-        if not known and (session.evaluations or session.over):
+        if not known and (session.evaluations or session.over) and not self.script.command.found:
             raise UsageError(
                 f"--metric {metric!r} is in nothing that the script printed or logged in {session.steps} steps "
                 f"and {session.evaluations} evaluations",

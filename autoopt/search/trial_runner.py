@@ -252,8 +252,8 @@ class TrialRunner:
         self.base = self.base.model_copy(update={"same_draws": wanted})
 
     def reads(self, metric: str) -> None:
-        """From now on the metric is what this pattern finds in what the script prints."""
-        self._script(metric=metric)
+        """From now on the metric is what this pattern, which was found in what the script prints, finds there."""
+        self._script(metric=metric, found=True)
 
     @contextmanager
     def leanly(self) -> Iterator[None]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from autoopt.errors import AutooptError
+from autoopt.errors import AutooptError, UsageError
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.records.messages import ENDED, TrainingRun
@@ -109,6 +110,19 @@ def test_evaluations_are_timed_apart_and_a_metric_that_nobody_named_is_found_in_
     assert [point.step for point in run.curve.points] == [16, 32, 48, 64]
     assert run.evaluation_seconds > 0
     assert run.seconds == pytest.approx(run.training_seconds + run.evaluation_seconds)
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_a_metric_that_nobody_named_may_be_missing_later(start_script: StartScript, sites: Sites, found: bool) -> None:
+    """One evaluation has shown it, and further ones print something else."""
+    with start_script("plain.py", "64", sites=sites, metric="val loss ([0-9.]+)", found=found) as process:
+        train = partial(process.call, "autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0)
+        if not found:
+            with pytest.raises(UsageError, match="in nothing that the script printed"):
+                train()
+            return
+        run = TrainingRun.model_validate(train())
+    assert (run.steps, run.curve.points) == (64, ())
 
 
 def test_trainings_take_turns_and_are_what_they_are_alone(start_script: StartScript, sites: Sites) -> None:

@@ -193,8 +193,10 @@ def test_trainings_make_the_headline_and_blocks_are_held_against_it(
     assert "control failed" in headline.doubts(control_failed=True)[-1]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_what_a_script_imports_is_a_part_of_its_trainings(whole: bool) -> None:
+@pytest.mark.parametrize(
+    ("whole", "planned", "ratio"), [(False, None, 2.0), (False, 100, 2.0), (False, 1000, 3.0), (True, 100, 3.0)]
+)
+def test_what_a_script_imports_is_a_part_of_its_trainings(whole: bool, planned: int | None, ratio: float) -> None:
     """A trial's process begins with torch at hand; whole runs hold the interpreter's start themselves."""
     before = run(0, to=100.0, fixed_seconds=0.0)
     seconds = before.training_seconds + before.evaluation_seconds
@@ -202,7 +204,8 @@ def test_what_a_script_imports_is_a_part_of_its_trainings(whole: bool) -> None:
     runs = before, before.model_copy(update=fast)
     if whole:
         runs = (WholeRun(seconds, (0.9,)).as_training(100, 0), WholeRun(seconds / 3, (0.9,)).as_training(100, 0))
-    evidence = Evidence(baseline_runs=runs[:1], run=RunParts(imports_seconds=seconds / 3))
+    start = RunParts(imports_seconds=seconds / 3)
+    evidence = Evidence(baseline_runs=runs[:1], run=start, planned_steps=planned)
     trained = Trained.of(
         [TrainedPair(baseline=runs[0], best=runs[1], whole=whole)] * 2,
         evidence,
@@ -210,7 +213,7 @@ def test_what_a_script_imports_is_a_part_of_its_trainings(whole: bool) -> None:
         None,
     )
     (old, new), *_ = trained.timed
-    assert old.seconds / new.seconds == pytest.approx(3.0 if whole else 2.0, rel=1e-3)
+    assert old.seconds / new.seconds == pytest.approx(ratio, rel=1e-3)
 
 
 def test_where_neither_reached_the_target_only_a_step_is_faster() -> None:

@@ -495,8 +495,9 @@ def _parts(
     run: TrainingRun, objective: Objective, evidence: Evidence, step_seconds: float | None = None
 ) -> Parts | None:
     """The parts of a run to the target, with what a script imports: a trial's process begins with that at hand."""
-    found = parts_to(run, objective, step_seconds)
-    if found is None or evidence.run is None or run.stopped == WHOLE_RUN:
+    found, planned = parts_to(run, objective, step_seconds), evidence.planned_steps
+    # what was cut short stands for a longer run, of which the start is a small part
+    if found is None or evidence.run is None or run.stopped == WHOLE_RUN or (planned and run.steps < planned):
         return found
     return replace(found, fixed_seconds=found.fixed_seconds + (evidence.run.imports_seconds or 0.0))
 
