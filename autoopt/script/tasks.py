@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.fingerprint import SampleDigest, digest
-from autoopt.benchmark.live import drives
+from autoopt.benchmark.live import Stretch, drives
 from autoopt.benchmark.probe import kept_state
 from autoopt.benchmark.saving import wait_until_saved
 from autoopt.records import JsonDict
@@ -46,7 +47,7 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24, wait: fl
     """The sites that the script has shown after so many steps, or about that time: :class:`~autoopt.records.Sites`.
 
     Its first evaluation is waited for, no longer than the watching itself may take; ``wait``: seconds in which the end
-    of an epoch is, where that takes longer.
+    of an epoch is, where that takes longer, and of a second one where the first does not name the metric.
     """
     script = live.training.script
     assert script.observer is not None, "only a watched script knows its sites"
@@ -57,17 +58,12 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24, wait: fl
     watched = live.training.follow(enough)
     lap, lines, first = watched.lap(), watched.lines, script.sites()
     with suppress(Exception):  # what fails after the first steps is reported by the training that comes to it
-        session, until = live.training.session, min(seconds, WATCHED_SECONDS)
-        left = (live.training.lengths.per_epoch or 0) - session.steps
-        near = until < left * lap.seconds / len(lap.steps) <= wait
-
-        def seen(done: int, elapsed: float) -> bool:
-            late = done > left or elapsed >= wait if near else elapsed >= until
-            return late or bool(session.interruptions("evaluate"))
-
-        if not session.interruptions("evaluate"):
-            live.training.follow(seen)
-            lines = [*lines, *session.goal.lines]
+        for number in (1, 2):
+            if number > 1 and (candidates(lines) or script.command.metric is not None):
+                break
+            stretch = _to_evaluation(live.training, number, lap, min(seconds, WATCHED_SECONDS), wait)
+            if stretch is not None:
+                wait, lines = wait - stretch.lap().seconds, [*lines, *stretch.lines]
     # of one loop: a later one may have begun since
     found: JsonDict = {"period": first.period, "run": run_parts(live.training, lap)}
     found["metric_patterns"] = candidates(lines)
@@ -77,6 +73,23 @@ def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = 24, wait: fl
         found["shares"] = {stage: seconds / whole for stage, seconds in lap.stages.items() if seconds > 0}
     document: JsonDict = script.sites().model_copy(update=found).model_dump()
     return document
+
+
+def _to_evaluation(training: Any, number: int, lap: Lap, usual: float, wait: float) -> Stretch | None:
+    """Trains on to an evaluation: to the first one for the ``usual`` seconds, and to the end of as many epochs as it is
+    where that is within ``wait``. None where it was seen already, or is too far."""
+    session, until = training.session, usual if number == 1 else 0.0
+    left = number * (training.lengths.per_epoch or 0) - session.steps
+    near = until < left * lap.seconds / len(lap.steps) <= wait
+
+    def over(done: int, elapsed: float) -> bool:
+        late = done > left or elapsed >= wait if near else elapsed >= until
+        return late or len(session.interruptions("evaluate")) >= number
+
+    if len(session.interruptions("evaluate")) >= number or not (near or until):
+        return None
+    found: Stretch = training.follow(over)
+    return found
 
 
 @drives

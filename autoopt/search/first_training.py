@@ -6,13 +6,12 @@ the run anyway: one training in place of two. What needs one before that has it 
 
 from __future__ import annotations
 
-from functools import partial
 from math import ceil
 from shlex import quote
 
 from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
-from autoopt.records import JsonDict, Objective, Plan, RunParts
+from autoopt.records import Objective, Plan, RunParts
 from autoopt.records.messages import ENDED, WHOLE_RUN, TrainingRun
 from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
 from autoopt.search.accept.metric import parts_to
@@ -32,11 +31,8 @@ ROOM = 0.7
 LEAST_SECONDS = 3.0
 """A shorter training says nothing."""
 
-NAMING_EPOCHS = 2
-"""Epochs in which a metric without a name is searched: two evaluations show which lines are alike."""
 NAMING_SHARE = 0.5
-"""Of the first training, at most, and for the first evaluation before them; where that is not enough the first training
-shows it."""
+"""Of the first training, for evaluations that name the metric; where that is not enough the first training shows it."""
 
 PROFILE_SECONDS, LEAST_SCREENINGS = 10.0, 3
 """The least search on a short budget: its profile, about, screenings, and one short confirmation with its probes."""
@@ -82,8 +78,6 @@ def begin(context: RunContext, state: SearchState) -> None:
             context.note(state, NOT_LOOKED_FOR)
             context.allocation = planned
             return
-        _name_metric(context, state)
-    if _unnamed(context, state):
         train_first(context, state)
     else:
         context.allocation = planned
@@ -138,28 +132,6 @@ def _epoch_seconds(state: SearchState) -> float | None:
     """Seconds of an epoch's steps; None where either is not known."""
     step, epoch = state.aa.side.step_seconds, state.facts.steps_per_epoch
     return None if step is None or epoch is None else epoch * step.p50
-
-
-def _name_metric(context: RunContext, state: SearchState) -> None:
-    """Finds a script's metric in a few epochs, where they take much less than the first training, which then can wait.
-    Its start counts, for the first training has one of its own.
-
-    Raises:
-        BaselineFailed: the baseline does not train.
-    """
-    epoch, seconds = _epoch_seconds(state), NAMING_SHARE * expected(context, state)
-    if epoch is None or state.aa.start_seconds + NAMING_EPOCHS * epoch > seconds:
-        return
-    steps = NAMING_EPOCHS * (state.facts.steps_per_epoch or 1) + 1  # what is printed at an epoch's end comes before it
-    key: JsonDict = {"purpose": "baseline metric", "plan": state.baseline.model_dump(), "seed": context.seed}
-    asked: JsonDict = {"max_seconds": seconds, "max_steps": steps, "target": None}
-    train = partial(context.runner.train, state.baseline, seed=context.seed, label="metric", **asked)
-    try:
-        run = context.run.step("training", key, train, TrainingRun)
-    except TrialFailed as failure:
-        raise _untrained(failure) from failure
-    if run.metric_patterns:
-        adopt_metric(context, state, run.metric_patterns)
 
 
 def expected(context: RunContext, state: SearchState) -> float:

@@ -103,11 +103,14 @@ for epoch in range(1000):
 """
 
 
-@pytest.mark.parametrize(("wait", "metrics"), [(0.0, []), (60.0, ["val loss"])])
+@pytest.mark.parametrize(
+    ("words", "wait", "metrics"), [("val loss", 0.0, []), ("val loss", 60.0, ["val loss"]), ("loss", 60.0, ["loss"])]
+)
 def test_the_end_of_an_epoch_is_waited_for_where_it_is_near(
-    start_script: StartScript, folder: Path, wait: float, metrics: list[str]
+    start_script: StartScript, folder: Path, words: str, wait: float, metrics: list[str]
 ) -> None:
-    (folder / "late.py").write_text(EVALUATES_LATE)
+    """And that of a second one, where the words do not name held-out data."""
+    (folder / "late.py").write_text(EVALUATES_LATE.replace("val loss", words))
     with start_script("late.py") as process:
         document = process.call("autoopt.script.tasks:sites", timeout=120.0, seconds=0.0, steps=4, wait=wait)
     sites = Sites.model_validate(document)

@@ -26,7 +26,6 @@ from autoopt.search import first_training
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.compare.arm import SETTLING_STEPS, SWITCHED_BLOCK, ScriptArm
 from autoopt.search.first_training import begin
-from autoopt.search.trial_runner import BaselineFailed
 from autoopt.testing import Behaviour
 from autoopt.testing.fakes import fake_facts
 from simulated import World, product, strategy, training_run
@@ -36,12 +35,7 @@ LOSS = "val loss ([0-9.]+)"
 
 
 class Begun:
-    """The beginning of a run of a script whose steps take 0.4 s, and what it trained.
-
-    Attributes:
-        short: steps of trainings that looked for the metric alone.
-        whole: first trainings.
-    """
+    """The beginning of a run of a script whose steps take 0.4 s; ``whole``: its first trainings."""
 
     def __init__(
         self,
@@ -50,18 +44,15 @@ class Begun:
         epoch: int | None,
         *seen: Site,
         metric: str | None = None,
-        told: tuple[str, ...] | TrialFailed = (),
         step: float = 0.4,
-        start: float = 2.0,
     ) -> None:
-        self.told, self.short, self.whole, self.read = told, [], 0, []
-        self.notes: list[str] = []
+        self.whole, self.notes = 0, list[str]()
         monkeypatch.setattr(first_training, "train_first", self._train_first)
         side = SimpleNamespace(step_seconds=Percentiles(p50=step, p95=step, p99=step), peak_memory_bytes=None)
         facts: WorkloadFacts = fake_facts(Behaviour()).model_copy(update={"steps_per_epoch": epoch})
         self.state: Any = SimpleNamespace(
             trained=None,
-            aa=SimpleNamespace(side=side, start_seconds=start, pair_seconds=8.0),
+            aa=SimpleNamespace(side=side, start_seconds=2.0, pair_seconds=8.0),
             sites=Sites(command=("python", "train.py"), cwd="/", sites=seen),
             objective=Objective(
                 metric=metric, mode="min", target=None, target_source="baseline", tolerance=0.01, min_gain=0.01
@@ -74,8 +65,6 @@ class Begun:
         self.context: Any = SimpleNamespace(
             allocation=BudgetAllocation(budget=budget),
             gate=SimpleNamespace(memory_limit_bytes=None),
-            runner=SimpleNamespace(train=self._train, reads=self.read.append),
-            run=SimpleNamespace(step=lambda kind, key, measure, model: measure()),
             now=lambda: 20.0,
             run_seconds=lambda state: None,
             note=lambda state, *texts: self.notes.extend(texts),
@@ -83,13 +72,6 @@ class Begun:
             seed=0,
         )
         begin(self.context, self.state)
-
-    def _train(self, plan: Plan, *, max_steps: int, max_seconds: float, **_: Any) -> Any:
-        if isinstance(self.told, TrialFailed):
-            raise self.told
-        self.short.append(max_steps)
-        run = training_run(Behaviour(), 0, (), max_steps, reached=False)
-        return run.model_copy(update={"metric_patterns": self.told})
 
     def _train_first(self, context: Any, state: Any) -> None:
         self.whole += 1
@@ -109,40 +91,18 @@ def test_a_training_that_shows_no_metric_waits(
 ) -> None:
     begun = Begun(monkeypatch, 240.0, epoch, *seen)
     assert begun.waits is wait
-    assert not begun.short, "two epochs take as long as the training itself, or nobody knows how long"
     assert Begun(monkeypatch, 240.0, epoch, *seen, metric="val loss").waits
     assert not Begun(monkeypatch, 7200.0, epoch, *seen).waits
-
-
-def test_a_metric_that_nobody_named_is_found_in_two_short_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=(LOSS,), step=0.04)
-    assert begun.waits
-    assert begun.short == [41], "two epochs, and the step after which the second one's line has been printed"
-    assert begun.read == [LOSS]
-    assert (begun.state.objective.metric, begun.state.objective.mode) == ("val loss", "min")
-
-
-@pytest.mark.parametrize(("told", "start", "short"), [((LOSS,), 12.0, []), ((), 2.0, [41])])
-def test_a_script_is_trained_at_once_that_starts_slowly_or_prints_nothing_in_them(
-    monkeypatch: pytest.MonkeyPatch, told: tuple[str, ...], start: float, short: list[int]
-) -> None:
-    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=told, step=0.04, start=start)
-    assert (begun.short, begun.whole, begun.read) == (short, 1, [])
 
 
 @pytest.mark.parametrize("budget", [90.0, 300.0])
 def test_a_metric_is_looked_for_where_the_budget_holds_a_training_that_is_judged_by_it(
     monkeypatch: pytest.MonkeyPatch, budget: float
 ) -> None:
-    begun = Begun(monkeypatch, budget, 20, EVALUATION, told=(LOSS,), step=0.04)
-    assert bool(begun.short) is (budget > 90.0)
+    """Where the watched run has not named it."""
+    begun = Begun(monkeypatch, budget, 20, EVALUATION, step=0.04)
+    assert bool(begun.whole) is (budget > 90.0)
     assert (first_training.NOT_LOOKED_FOR in begun.notes) is (budget == 90.0)
-    assert begun.waits
-
-
-def test_a_baseline_that_fails_in_them_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BaselineFailed, match="gone"):
-        Begun(monkeypatch, 300.0, 20, told=TrialFailed("crashed", "gone", where="training"), step=0.04)
 
 
 # An arm of a script that comes to its end: it is run again, and warmed up no longer than leaves steps to measure.
