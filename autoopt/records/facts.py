@@ -73,6 +73,11 @@ class ModelFacts(Record):
     file: str | None = None
     line: int | None = None
 
+    @property
+    def draws(self) -> bool:
+        """Whether layers of it draw random numbers in training, by their names; functions may as well."""
+        return any("Dropout" in kind or "DropPath" in kind for kind in self.modules)
+
 
 class OptimizerFacts(Record):
     """The optimizer as the user made it. ``options``: scalar defaults such as lr, fused, foreach."""

@@ -177,8 +177,8 @@ def _paths(comparison: Comparison, evidence: Evidence) -> Quality:
         quality = same_to_rounding(paths, evidence.epsilon, again)
     else:
         probed, rounded = level is not None and bool(level.passed), common(before.losses, evidence.rounded)
-        # other draws make another loss of the same weights, at which probes have compared gradients without them
-        drawn = probed and evidence.drawn
+        # other draws make another loss of the same weights, at which probes compare gradients without them
+        drawn = evidence.drawn and (probed or level is None)
         quality = same_on_average(paths, rounded) if drawn else same_within_tolerance(paths, rounded)
         if quality.passed is False and probed and parted_late(paths):
             text = f"{quality.detail}, which trainings of several seeds have to decide"

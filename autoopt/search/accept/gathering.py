@@ -429,7 +429,7 @@ class Gate:
             candidate_runs=self.trainings.of(plan),
             interleaved_pairs=pairs,
             deterministic=facts.dataset.deterministic,
-            drawn=self.probes is not None and self.probes.drawn,
+            drawn=(self.probes is not None and self.probes.drawn) or facts.model.draws,
             epsilon=self.rounding(incumbent),
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
