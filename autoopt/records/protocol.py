@@ -41,7 +41,7 @@ class ScriptSpec(Record):
     """A command that trains, run as it is with autoopt listening.
 
     ``command``: its words, the interpreter first. ``sites``: what an earlier run of it has shown; None: this run is
-    watched. ``metric``: pattern or key of the metric in what it prints or logs; ``found``: there, by nobody's word.
+    watched. ``metric``: pattern or key of the metric in what it prints or logs; ``found``: autoopt's finding.
     ``folders``: those that the trial sees through a view of its own, so that nothing in them is changed; ``shared``:
     those within them that it writes to for autoopt (the run directory). ``patched``: files to be read in place of those
     that are there, their text by path. ``python_path``: folders that its interpreter reads before all others.
