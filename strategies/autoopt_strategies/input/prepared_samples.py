@@ -116,10 +116,8 @@ class PreparedSamples(Strategy):
     def once_seconds(self, case: Case, setting: Setting) -> float | None:
         """All samples read once, by so many processes; unknown before that was measured."""
         form, count = setting["form"], case.workload.train_samples or 0
-        if form == "calls" and not setting["each"]:
-            return 0.0
         if form in KEPT:
-            return _reading(_found(case, KEPT[form]), count, setting)
+            return _reading(_kept(case, setting), count, setting)
         stages = {"rows": READING, "files": ("storage",)}.get(form, ())
         if case.pipeline is None:
             return None
@@ -148,11 +146,10 @@ class PreparedSamples(Strategy):
         if setting["form"] != "heads" or there:
             return []
         number, cores = max(1, (case.environment.cores or 2) // 2), case.environment.cores or 1
-        found, threads = [Change(strategy="workers", setting=so_many(case, number))], cores - number
-        if case.device == "cpu" and threads > 0:
-            found.append(Change(strategy="threads", setting={"threads": threads}))
-        left = _left(case, setting) or {}
-        alone, fed = gain(case, left), gain(case, left, workers=number, threads=threads if len(found) > 1 else None)
+        threads, left = cores - number if case.device == "cpu" else 0, _left(case, setting) or {}
+        found = [Change(strategy="workers", setting=so_many(case, number))]
+        found += [Change(strategy="threads", setting={"threads": threads})] if threads else []
+        alone, fed = gain(case, left), gain(case, left, workers=number, threads=threads or None)
         return found if alone is None or fed is None or fed.value > alone.value else []
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
@@ -244,6 +241,13 @@ def _found(case: Case, form: str) -> Setting:
     if form in KEPT.values() and case.workload.dataset.changes:
         return {"reason": "the script puts other contents into its dataset, which kept samples would not show"}
     return dict(case.inspected("prepared_samples").get(form) or {})
+
+
+def _kept(case: Case, setting: Setting) -> Setting:
+    """What was found of samples that a setting keeps; of functions, of those that it has."""
+    found = _found(case, KEPT[setting["form"]])
+    alone = setting["form"] == "calls" and not setting["each"]
+    return found.get("shared", found) if alone else found
 
 
 def samples_repeat(case: Case) -> bool:
@@ -425,11 +429,9 @@ def _left(case: Case, setting: Setting) -> dict[str, float] | None:
         rows += (peaks.launch_seconds or 0.0) * (2 * len(case.workload.batch) + 4)
         return dict.fromkeys(("storage", "preparation", "pin", "copy"), 0.0) | {"collate": rows}
     if form == "calls":
-        found = _found(case, form)
-        ratio = found["ratio"] if setting["functions"] == found["functions"] else found["shared"]["ratio"]
-        return {name: seconds_of(case, name) * ratio for name in READING}
+        return {name: seconds_of(case, name) * _kept(case, setting)["ratio"] for name in READING}
     if form in KEPT:
-        found, speed = _found(case, KEPT[form]), peaks.storage_bytes_per_second
+        found, speed = _kept(case, setting), peaks.storage_bytes_per_second
         reading = case.workload.batch_bytes / speed if speed and setting["where"] == "disk" else 0.0
         return {"storage": reading, "preparation": seconds_of(case, "preparation") * found.get("hit", 0.0)}
     if form == "files":
