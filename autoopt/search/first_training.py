@@ -124,14 +124,8 @@ def _unnamed(context: RunContext, state: SearchState) -> bool:
     if state.sites is None or state.objective.metric is not None:
         return False
     evaluates = any(site.kind == "evaluation" for site in state.sites.sites)
-    epoch = _epoch_seconds(state)
-    return evaluates or epoch is None or epoch <= expected(context, state)
-
-
-def _epoch_seconds(state: SearchState) -> float | None:
-    """Seconds of an epoch's steps; None where either is not known."""
     step, epoch = state.aa.side.step_seconds, state.facts.steps_per_epoch
-    return None if step is None or epoch is None else epoch * step.p50
+    return evaluates or step is None or epoch is None or epoch * step.p50 <= expected(context, state)
 
 
 def expected(context: RunContext, state: SearchState) -> float:

@@ -268,8 +268,8 @@ def _doubt(
         return "the optimizer's update could not be compared"
     if update > UPDATE:
         return f"updates from the same gradients differ by {update:.2g} of their size"
-    error = hypot(max(point.error for point in points), before.arrays.drawn)
-    error = max(error, before.arrays.turned(after.arrays))
+    of_gradients = hypot(max(point.error for point in points), before.arrays.drawn)
+    error = max(of_gradients, before.arrays.turned(after.arrays))
 
     def rounded() -> Arrays | None:
         """The incumbent's where its weights begin a rounding apart."""

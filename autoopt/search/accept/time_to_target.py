@@ -289,9 +289,7 @@ class Trained:
                 for old, new in _over_equal_steps(alike, objective, evidence)
             )
             return Trained("same_steps", whole, time_sliced=time_sliced) if whole else None
-        reached = [
-            (_parts(pair.baseline, objective, evidence), _parts(pair.best, objective, evidence)) for pair in pairs
-        ]
+        reached = _of_both(pairs, objective, evidence)
         there = [(pair, old, new) for pair, (old, new) in zip(pairs, reached, strict=True) if old and new]
         both = [(old, new) for _, old, new in there]
         if both:
@@ -485,10 +483,15 @@ def detail_of(pairs: Sequence[TrainedPair], objective: Objective, trained: Train
 
 def _over_equal_steps(pairs: Sequence[TrainedPair], objective: Objective, evidence: Evidence) -> tuple[Timed, ...]:
     """Parts of both sides over as many steps as the shorter training of each pair has."""
-    whole = objective.model_copy(update={"target": None})
-    known = [(_parts(pair.baseline, whole, evidence), _parts(pair.best, whole, evidence)) for pair in pairs]
+    known = _of_both(pairs, objective.model_copy(update={"target": None}), evidence)
     both = [(old, new, min(old.steps, new.steps)) for old, new in known if old is not None and new is not None]
     return tuple((old.planned(steps), new.planned(steps)) for old, new, steps in both)
+
+
+def _of_both(
+    pairs: Sequence[TrainedPair], objective: Objective, evidence: Evidence
+) -> list[tuple[Parts | None, Parts | None]]:
+    return [(_parts(pair.baseline, objective, evidence), _parts(pair.best, objective, evidence)) for pair in pairs]
 
 
 def _parts(
