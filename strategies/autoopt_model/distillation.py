@@ -10,7 +10,7 @@ from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
 from autoopt_model.pruning import Narrowed, frozen_inputs, narrowing, to_users_model
-from autoopt_strategies.common import Setting, Settings, more_or_less
+from autoopt_strategies.trying import Setting, Settings, more_or_less
 
 RATIOS = (0.5, 0.7, 0.3)
 WEIGHT, TEMPERATURE = 0.5, 2.0

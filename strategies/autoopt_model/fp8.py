@@ -8,7 +8,8 @@ from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_model.lora import open_linear_layers
-from autoopt_strategies.common import Setting, Settings, compute_gain, declared, operator_share, until_kept
+from autoopt_strategies.predictions import compute_gain, declared, operator_share
+from autoopt_strategies.trying import Setting, Settings, until_kept
 
 CAPABILITY = (8, 9)
 """Of the first NVIDIA devices that multiply fp8 (Ada; Hopper is 9.0)."""

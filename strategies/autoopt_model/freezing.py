@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, more_or_less
+from autoopt_strategies.trying import Setting, Settings, more_or_less
 
 SHARES = (0.5, 0.75, 0.25)
 """Of the layers, from the input on; more where half of them may be frozen, fewer where not."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting
+from autoopt_strategies.trying import Setting
 
 
 @dataclass(frozen=True)

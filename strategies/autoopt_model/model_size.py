@@ -11,8 +11,9 @@ from time import perf_counter
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, UserBuild
-from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, compute_gain, declared, first_line, kept
 from autoopt_strategies.compute.rewriting.source import Refused
+from autoopt_strategies.predictions import LEAST_SAVING, compute_gain, declared
+from autoopt_strategies.trying import Setting, Settings, first_line, kept
 
 SHARES = (0.5, 0.25, 0.75)
 MOST_SIZES = 3

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import ChangedOptimizer, Setting, Settings, guessed, more_or_less
 from autoopt_strategies.compute.rewriting.source import part_of
+from autoopt_strategies.predictions import guessed
+from autoopt_strategies.trying import ChangedOptimizer, Setting, Settings, more_or_less
 
 ADAM = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
 LEAST_SHARE = 0.5

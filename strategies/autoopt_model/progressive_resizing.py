@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, first_line, more_or_less
+from autoopt_strategies.trying import Setting, Settings, first_line, more_or_less
 
 SHARES = (0.3, 0.6, 0.15)
 """Of the planned steps until images have their own size: longer where that does well, shorter where not."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, first_line, more_or_less
+from autoopt_strategies.predictions import LEAST_SAVING
+from autoopt_strategies.trying import Setting, Settings, first_line, more_or_less
 
 RATIOS = (0.3, 0.5, 0.15)
 ROUND_TO = 4

@@ -7,8 +7,9 @@ from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_model.muon import ADAM, around
-from autoopt_strategies.common import ChangedOptimizer, Setting, Settings, at_most, batch_now, declared, while_kept
+from autoopt_strategies.predictions import at_most, batch_now, declared
 from autoopt_strategies.training.batch_size import BatchSize
+from autoopt_strategies.trying import ChangedOptimizer, Setting, Settings, while_kept
 
 TIMES = 4
 """Of the batch that is there: less needs no rates by layer."""

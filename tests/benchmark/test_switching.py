@@ -19,10 +19,10 @@ from autoopt.benchmark.training import Training
 from autoopt.benchmark.warmup import run_block
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
-from autoopt_strategies.common import ChangedOptimizer
 from autoopt_strategies.compute.channels_last import to_channels_last
 from autoopt_strategies.compute.fused_optimizer import updating_by
 from autoopt_strategies.compute.garbage_collection import CollectRarely
+from autoopt_strategies.trying import ChangedOptimizer
 from tests.benchmark.small_training import net, one_cycle, workload
 
 

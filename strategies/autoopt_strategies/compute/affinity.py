@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, guessed
 from autoopt_strategies.compute.threads import core_numbers
 from autoopt_strategies.distributed.ddp import described
+from autoopt_strategies.predictions import guessed
+from autoopt_strategies.trying import Setting
 
 
 class Affinity(Strategy):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
+from autoopt_strategies.compute.channels_last import to_channels_last
+from autoopt_strategies.compute.rewriting.source import part_of
+from autoopt_strategies.predictions import (
     FASTER,
-    Setting,
     at_most,
     compute_gain,
     low_precision_there,
@@ -17,8 +18,7 @@ from autoopt_strategies.common import (
     ranged,
     tried_gain,
 )
-from autoopt_strategies.compute.channels_last import to_channels_last
-from autoopt_strategies.compute.rewriting.source import part_of
+from autoopt_strategies.trying import Setting
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 

@@ -6,8 +6,9 @@ from math import inf, isfinite
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SAVING, PATIENCE, Setting, after_paying, sample_seconds
 from autoopt_strategies.input.prepared_samples import FREE, samples_repeat
+from autoopt_strategies.predictions import LEAST_SAVING, PATIENCE, after_paying, sample_seconds
+from autoopt_strategies.trying import Setting
 
 MOST_VARIANTS = 4
 """Of a sample, as of a flip and a transposition: of more, most are new in most epochs."""

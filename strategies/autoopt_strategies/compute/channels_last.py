@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, of_convolutions, tried_gain
+from autoopt_strategies.predictions import of_convolutions, tried_gain
+from autoopt_strategies.trying import Setting
 
 
 def to_channels_last(model: Any) -> Any:

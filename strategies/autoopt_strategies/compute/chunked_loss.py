@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, seconds_of, tried_gain, while_kept
+from autoopt_strategies.predictions import seconds_of, tried_gain
+from autoopt_strategies.trying import Setting, Settings, while_kept
 
 LEAST_BYTES = 4 << 20
 """Logits that are smaller than this stay in the caches anyway."""

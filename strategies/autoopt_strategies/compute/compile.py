@@ -7,19 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    COMPUTE,
-    Setting,
-    Settings,
-    after_paying,
-    busy_share,
-    declared,
-    gain,
-    issued,
-    kept,
-    ranged,
-    seconds_of,
-)
+from autoopt_strategies.predictions import COMPUTE, after_paying, busy_share, declared, gain, issued, ranged, seconds_of
+from autoopt_strategies.trying import Setting, Settings, kept
 
 FIRST, EACH = 7.0, 0.8
 """Seconds of compilation: a part that is always paid, and one for each module with parameters of its own.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import COMPUTE, Setting, at_most, busy_share, gain, issued, seconds_of
+from autoopt_strategies.predictions import COMPUTE, at_most, busy_share, gain, issued, seconds_of
+from autoopt_strategies.trying import Setting
 
 RECORDABLE = frozenset({"Adam", "AdamW", "SGD"})
 """Optimizers of torch's whose update can read its learning rate, and keep its count of steps, on the device."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, of_convolutions
+from autoopt_strategies.predictions import of_convolutions
+from autoopt_strategies.trying import Setting
 
 
 class CudnnBenchmark(Strategy):

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autoopt_strategies.common import first_line
 from autoopt_strategies.compute.rewriting.source import with_method
 from autoopt_strategies.compute.rewriting.survey import same
+from autoopt_strategies.trying import first_line
 
 
 @dataclass(frozen=True)

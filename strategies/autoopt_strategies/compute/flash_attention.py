@@ -7,18 +7,10 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    LEAST_SAVING,
-    Setting,
-    Settings,
-    kept,
-    operator_share,
-    ratio_there,
-    tried_on_copies,
-    tried_or_at_most,
-)
 from autoopt_strategies.compute.rewriting.attention_source import statements
 from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edits_of
+from autoopt_strategies.predictions import LEAST_SAVING, operator_share, ratio_there, tried_or_at_most
+from autoopt_strategies.trying import Setting, Settings, kept, tried_on_copies
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 """Operators of hand-written attention, as parts of their names."""

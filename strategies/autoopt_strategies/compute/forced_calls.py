@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SHARE, Setting, tried_gain
+from autoopt_strategies.predictions import LEAST_SHARE, tried_gain
+from autoopt_strategies.trying import Setting
 
 OFTEN = 0.5
 """Times a step from which on a line belongs to it."""

@@ -5,18 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    ChangedOptimizer,
-    Setting,
-    Settings,
-    at_most,
-    gain,
-    issued,
-    ratio_in_turns,
-    seconds_of,
-    tried_gain,
-    until_kept,
-)
+from autoopt_strategies.predictions import at_most, gain, issued, seconds_of, tried_gain
+from autoopt_strategies.trying import ChangedOptimizer, Setting, Settings, ratio_in_turns, until_kept
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 GROUPED = FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}

@@ -9,9 +9,10 @@ from time import perf_counter
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SHARE, Setting, Settings, tried_gain, while_kept
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.probes import spread
+from autoopt_strategies.predictions import LEAST_SHARE, tried_gain
+from autoopt_strategies.trying import Setting, Settings, while_kept
 
 SECONDS = 0.3
 """Of steps that are watched: several collections fall into them where they matter."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import FASTER, Setting, operator_share, peak_ratio, tried_or_at_most
+from autoopt_strategies.predictions import FASTER, operator_share, peak_ratio, tried_or_at_most
+from autoopt_strategies.trying import Setting
 
 INSIDE = {"high": "tf32", "medium": "bf16"}
 

@@ -9,14 +9,6 @@ from functools import partial, reduce
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    LEAST_SAVING,
-    Setting,
-    operator_share,
-    ratio_there,
-    tried_on_copies,
-    tried_or_at_most,
-)
 from autoopt_strategies.compute.rewriting.source import (
     Edits,
     Refused,
@@ -28,6 +20,8 @@ from autoopt_strategies.compute.rewriting.source import (
     part_of,
     written,
 )
+from autoopt_strategies.predictions import LEAST_SAVING, operator_share, ratio_there, tried_or_at_most
+from autoopt_strategies.trying import Setting, tried_on_copies
 
 OPERATORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gelu_tanh": ("gelu", ("{x}", 'approximate="tanh"')),

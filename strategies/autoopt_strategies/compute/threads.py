@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, compute_threads, doubling, frugal, gain
+from autoopt_strategies.predictions import compute_threads, gain
+from autoopt_strategies.trying import Setting, Settings, climb, doubling, frugal
 
 
 class Threads(Strategy):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import COMPUTE, Setting, Settings, declared, gain, ranged, seconds_of, until_kept
+from autoopt_strategies.predictions import COMPUTE, declared, gain, ranged, seconds_of
+from autoopt_strategies.trying import Setting, Settings, until_kept
 
 INPUT = ("storage", "preparation", "collate", "pin", "copy")
 CONFLICTS = {

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, batch_now, gain, guessed, kept, seconds_of
 from autoopt_strategies.distributed.ddp import described, gradient_bytes, replicated, wrapped
+from autoopt_strategies.predictions import at_most, batch_now, gain, guessed, seconds_of
+from autoopt_strategies.trying import Setting, Settings, kept
 
 USUAL = 25.0
 """Megabytes of a bucket that torch begins with."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, gain, guessed, memory_short, seconds_of, while_kept
 from autoopt_strategies.distributed.ddp import described, replicated
+from autoopt_strategies.predictions import gain, guessed, memory_short, seconds_of
+from autoopt_strategies.trying import Setting, Settings, while_kept
 
 
 class Sharding(Strategy):

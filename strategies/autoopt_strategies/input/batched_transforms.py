@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import LEAST_SAVING, Setting, ratio_in_turns, tried_gain
 from autoopt_strategies.input.batches import Wrapper, dataset_of, split
 from autoopt_strategies.input.prepared_samples import no_whole_batches
 from autoopt_strategies.input.probes import chain_of, sample_of, spread
+from autoopt_strategies.predictions import LEAST_SAVING, tried_gain
+from autoopt_strategies.trying import Setting, ratio_in_turns
 
 STATISTICS = ("mean", "std")
 RANDOM = ("crop", "hflip", "vflip")

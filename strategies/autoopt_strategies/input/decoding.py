@@ -15,11 +15,12 @@ from types import FrameType
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SAVING, Setting, Settings, first_line, kept, tried_gain
 from autoopt_strategies.compute.rewriting.source import users_path
 from autoopt_strategies.input.batches import Wrapper, dataset_of, equal, leaves
 from autoopt_strategies.input.images import LIBRARIES, decoded, drafted, imdecode_reduced, imread_reduced, jpeg_size
 from autoopt_strategies.input.probes import sample_of, seconds_ratio, spread
+from autoopt_strategies.predictions import LEAST_SAVING, tried_gain
+from autoopt_strategies.trying import Setting, Settings, first_line, kept
 
 CLOSE = 0.05
 """Mean difference of an image, in shares of its range, up to which it is the same image decoded otherwise."""

@@ -18,10 +18,11 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from autoopt_strategies.common import LEAST_SAVING, Setting, ratio_in_turns
 from autoopt_strategies.compute.rewriting.source import LIBRARIES, Edits, Refused, function_of, text_of, users_path
 from autoopt_strategies.input.batches import equal, kept_by_arguments, read_many
 from autoopt_strategies.input.probes import item_bytes, random_state, seed_everything
+from autoopt_strategies.predictions import LEAST_SAVING
+from autoopt_strategies.trying import Setting, ratio_in_turns
 
 SIMPLE = (str, bytes, int, float, bool, type(None), os.PathLike)
 """Types of arguments that say by their value what a function makes of them."""

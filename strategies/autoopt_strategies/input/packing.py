@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import CLOSE, Setting, first_line, tried_gain
 from autoopt_strategies.compute.rewriting.source import Refused, with_method
+from autoopt_strategies.predictions import tried_gain
+from autoopt_strategies.trying import CLOSE, Setting, first_line
 
 LEAST_SAVING = 0.1
 """Of a batch's places: a mask that is no plain causal one costs more than the operator's own."""

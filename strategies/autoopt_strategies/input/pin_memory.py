@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, gain, ranged, seconds_of, while_kept
+from autoopt_strategies.predictions import at_most, gain, ranged, seconds_of
+from autoopt_strategies.trying import Setting, Settings, while_kept
 
 
 class PinMemory(Strategy):

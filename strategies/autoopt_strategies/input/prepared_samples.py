@@ -8,20 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import (
-    LEAST_SAVING,
-    PATIENCE,
-    READING,
-    Setting,
-    Settings,
-    after_paying,
-    climb,
-    first_line,
-    gain,
-    kept,
-    sample_seconds,
-    seconds_of,
-)
 from autoopt_strategies.compute.rewriting.source import edits_of
 from autoopt_strategies.input import probes
 from autoopt_strategies.input.batches import (
@@ -34,6 +20,16 @@ from autoopt_strategies.input.batches import (
 from autoopt_strategies.input.kept_calls import KeepCalls, decorated, repeated_calls
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, statements
 from autoopt_strategies.input.workers import NONE, WORKER_START, most_workers, so_many, waits
+from autoopt_strategies.predictions import (
+    LEAST_SAVING,
+    PATIENCE,
+    READING,
+    after_paying,
+    gain,
+    sample_seconds,
+    seconds_of,
+)
+from autoopt_strategies.trying import Setting, Settings, climb, first_line, kept
 
 PREPARED = "autoopt_strategies.input.prepared"
 """The module that a patch takes its code from; it imports torch."""

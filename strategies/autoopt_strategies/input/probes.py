@@ -16,10 +16,10 @@ from itertools import cycle
 from time import perf_counter
 from typing import Any
 
-from autoopt_strategies.common import Setting, first_line, ratio_in_turns
 from autoopt_strategies.compute.rewriting.source import Refused, function_of, text_of, users_path
 from autoopt_strategies.input.batches import equal, is_subset, read_many, split, transformed
 from autoopt_strategies.input.unaugmented import READ_BATCH, halves, reader_of, with_halves
+from autoopt_strategies.trying import Setting, first_line, ratio_in_turns
 
 SPREAD, SEEDS = 12, 4
 """Samples from all over a dataset that are read one by one, and how often each is drawn."""

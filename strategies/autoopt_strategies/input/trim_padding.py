@@ -6,10 +6,11 @@ import copy
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import LEAST_SAVING, SAME, Setting, Settings, compute_gain, declared, kept, tried_gain
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.probes import spread
 from autoopt_strategies.input.sequences import cut, narrowed, needed
+from autoopt_strategies.predictions import LEAST_SAVING, compute_gain, declared, tried_gain
+from autoopt_strategies.trying import SAME, Setting, Settings, kept
 
 BATCHES = 8
 BUCKETS = 4

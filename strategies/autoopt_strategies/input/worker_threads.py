@@ -10,10 +10,11 @@ from time import perf_counter, process_time, thread_time
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, declared, gain, seconds_of
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.probes import spread
 from autoopt_strategies.input.workers import MANY_THREADS
+from autoopt_strategies.predictions import declared, gain, seconds_of
+from autoopt_strategies.trying import Setting
 
 IDLE = 0.05
 """Share of its seconds that a thread counts as working at the least, for one that only waits."""

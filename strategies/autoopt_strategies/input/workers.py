@@ -6,18 +6,8 @@ import inspect
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    Setting,
-    Settings,
-    climb,
-    compute_threads,
-    doubling,
-    frugal,
-    gain,
-    kept,
-    seconds_of,
-    simulated,
-)
+from autoopt_strategies.predictions import compute_threads, gain, seconds_of, simulated
+from autoopt_strategies.trying import Setting, Settings, climb, doubling, frugal, kept
 
 MANY_THREADS = 1.2
 """Threads that work at a sample, on average, from which on its libraries are taken to start threads of their own."""

@@ -9,17 +9,16 @@ from time import perf_counter
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
+from autoopt_strategies.predictions import (
     COMPUTE,
     LEAST_SHARE,
-    TURNS,
-    Setting,
     compute_threads,
     guessed,
     memory_used,
     seconds_of,
     tried_gain,
 )
+from autoopt_strategies.trying import TURNS, Setting
 
 PAGES = 8192
 LINES = (

@@ -6,20 +6,10 @@ import functools
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import (
-    Setting,
-    Settings,
-    batch_now,
-    gain,
-    memory_short,
-    memory_used,
-    per_sample,
-    ranged,
-    seconds_of,
-    until_kept,
-)
 from autoopt_strategies.compute.rewriting.source import with_method
+from autoopt_strategies.predictions import batch_now, gain, memory_short, memory_used, per_sample, ranged, seconds_of
 from autoopt_strategies.training.batch_size import BatchSize
+from autoopt_strategies.trying import Setting, Settings, until_kept
 
 PART = "autoopt_strategies.memory.checkpointing:checkpoint_blocks"
 

@@ -6,7 +6,8 @@ from types import MethodType
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import ChangedOptimizer, Setting, at_most, batch_now, gain, memory_short
+from autoopt_strategies.predictions import at_most, batch_now, gain, memory_short
+from autoopt_strategies.trying import ChangedOptimizer, Setting
 
 
 def spread(optimizer: Any) -> Any:

@@ -7,19 +7,9 @@ from math import log2
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    COMPUTE,
-    Setting,
-    Settings,
-    batch_now,
-    gain,
-    issued,
-    kept,
-    memory_used,
-    per_sample,
-    seconds_of,
-)
 from autoopt_strategies.input.batches import leaves
+from autoopt_strategies.predictions import COMPUTE, batch_now, gain, issued, memory_used, per_sample, seconds_of
+from autoopt_strategies.trying import Setting, Settings, kept
 
 FULL = 0.85
 """Share of the device memory from which on smaller pieces are worth a try."""

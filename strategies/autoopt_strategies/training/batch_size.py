@@ -5,19 +5,9 @@ from __future__ import annotations
 from math import ceil, sqrt
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    COMPUTE,
-    Setting,
-    Settings,
-    batch_now,
-    climb,
-    gain,
-    memory_used,
-    per_sample,
-    ranged,
-    seconds_of,
-)
 from autoopt_strategies.input.workers import so_many
+from autoopt_strategies.predictions import COMPUTE, batch_now, gain, memory_used, per_sample, ranged, seconds_of
+from autoopt_strategies.trying import Setting, Settings, climb
 
 LINEAR = frozenset({"SGD", "ASGD", "Rprop"})
 WARMUP = 0.05

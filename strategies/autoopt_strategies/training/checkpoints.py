@@ -7,7 +7,8 @@ from math import sqrt
 from pathlib import Path
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SHARE, Setting, declared, gain, seconds_of
+from autoopt_strategies.predictions import LEAST_SHARE, declared, gain, seconds_of
+from autoopt_strategies.trying import Setting
 
 FAILURE_SECONDS = 24 * 3600.0
 """Seconds between failures of one machine that the best interval is worked out for."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import LEAST_SHARE, Setting, Settings, climb, gain, ranged, seconds_of
+from autoopt_strategies.predictions import LEAST_SHARE, gain, ranged, seconds_of
+from autoopt_strategies.trying import Setting, Settings, climb
 
 
 class EvaluationCadence(Strategy):

@@ -6,19 +6,11 @@ from time import perf_counter
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    LEAST_SAVING,
-    Setting,
-    Settings,
-    after_paying,
-    at_most,
-    compute_gain,
-    declared,
-    while_kept,
-)
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.probes import spread
 from autoopt_strategies.input.sequences import GroupByLength, Grouped, needed, padded, size_of, tensors
+from autoopt_strategies.predictions import LEAST_SAVING, after_paying, at_most, compute_gain, declared
+from autoopt_strategies.trying import Setting, Settings, while_kept
 
 SAMPLES, SECONDS = 2048, 2.0
 POOLS = (50, 200)

@@ -8,7 +8,7 @@ from math import cos, pi
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, until_kept
+from autoopt_strategies.trying import Setting, Settings, until_kept
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import (
-    LEAST_SHARE,
-    READING,
-    Setting,
-    Settings,
-    at_most,
-    declared,
-    gain,
-    kept,
-    sample_seconds,
-    seconds_of,
-)
 from autoopt_strategies.compute.rewriting.source import Edits, Refused, edits_of, function_of, module_name, rewritten
 from autoopt_strategies.input.probes import spread, timed
 from autoopt_strategies.input.workers import WORKER_START, most_workers, waits
+from autoopt_strategies.predictions import LEAST_SHARE, READING, at_most, declared, gain, sample_seconds, seconds_of
+from autoopt_strategies.trying import Setting, Settings, kept
 
 LARGE_BATCH = 256
 """Samples that nearly fill what a step of evaluation costs once; four training batches where that is more."""

@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from autoopt_strategies.common import LEAST_SAVING, first_line
 from autoopt_strategies.compute.rewriting.source import Refused, users_path, with_method
 from autoopt_strategies.compute.rewriting.survey import (
     Given,
@@ -28,6 +27,8 @@ from autoopt_strategies.compute.rewriting.survey import (
     users_frame,
     watched,
 )
+from autoopt_strategies.predictions import LEAST_SAVING
+from autoopt_strategies.trying import first_line
 
 Position = tuple[str, int, int, int, int]
 """File of a call, its lines and its columns."""

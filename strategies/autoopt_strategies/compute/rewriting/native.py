@@ -13,7 +13,6 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoopt_strategies.common import LEAST_SAVING
 from autoopt_strategies.compute.native_operators import OPERATORS, statements
 from autoopt_strategies.compute.rewriting.calls import CallsOtherwise, survey_calls
 from autoopt_strategies.compute.rewriting.source import Refused, RewriteFunctions
@@ -31,6 +30,7 @@ from autoopt_strategies.compute.rewriting.survey import (
     watched,
     with_tensors,
 )
+from autoopt_strategies.predictions import LEAST_SAVING
 
 SCALES = (0.01, 1.0, 10.0)
 """Of random inputs: small ones tell one epsilon from another, large ones an activation from one like it."""

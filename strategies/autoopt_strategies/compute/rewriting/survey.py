@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoopt_strategies.common import first_line, ratio_in_turns
 from autoopt_strategies.compute.rewriting.source import Edits, Refused, RewriteFunctions, rewritten, users_path
+from autoopt_strategies.trying import first_line, ratio_in_turns
 
 TORCH = str(Path(torch.__file__).parent)
 WHOLE = 1e-2
