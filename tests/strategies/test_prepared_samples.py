@@ -28,9 +28,8 @@ from autoopt.testing.strategies import sample_case, sample_facts, tiny_workload,
 from autoopt.trial.shared import remove_copies
 from autoopt_strategies.compute.rewriting.source import Refused
 from autoopt_strategies.input import probes
-from autoopt_strategies.input.batches import equal
+from autoopt_strategies.input.batches import as_tensors, equal
 from autoopt_strategies.input.prepared import FilesInMemory, MappedSamples, Rows, moved
-from autoopt_strategies.input.prepared_samples import as_tensors
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, split
 from scripted import REGISTRY, changed_lines, patched, put
 from tests.strategies.stand_ins import promised, with_stages

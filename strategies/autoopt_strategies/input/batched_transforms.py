@@ -153,15 +153,6 @@ def _proves(transforms: list[Any], operations: list[Setting], image: Any) -> boo
 # operations on batches
 
 
-def operation(transform: Any) -> Setting | None:
-    """A transform of torchvision (v1 or v2) as plain data; None where there is no operation on batches for it."""
-    kind = type(transform)
-    if not kind.__module__.startswith("torchvision.transforms"):
-        return None
-    made = _MAKERS.get(kind.__name__)
-    return None if made is None else made(transform)
-
-
 def _crop(transform: Any) -> Setting | None:
     if getattr(transform, "padding_mode", "constant") != "constant" or getattr(transform, "pad_if_needed", False):
         return None
@@ -203,14 +194,17 @@ def ending(chain: list[Any]) -> tuple[int, list[Setting]]:
     They begin with images of whole numbers: one of them, and no more, makes shares of 255 of these.
     """
     found: list[Setting] = []
-    start = len(chain)
-    while start and (made := operation(chain[start - 1])) is not None:
+    for transform in reversed(chain):
+        kind = type(transform)
+        ours = kind.__module__.startswith("torchvision.transforms")  # v1 or v2
+        made = _MAKERS[kind.__name__](transform) if ours and kind.__name__ in _MAKERS else None
+        if made is None:
+            break
         found.insert(0, made)
-        start -= 1
     kinds = [made["op"] for made in found]
     if kinds.count("scale") != 1 or ("normalize" in kinds and kinds.index("normalize") < kinds.index("scale")):
         return len(chain), []
-    return start, found
+    return len(chain) - len(found), found
 
 
 def applied(images: Any, operations: Any) -> Any:

@@ -88,6 +88,12 @@ def as_is(item: Any) -> Any:
     return item
 
 
+def as_tensors(dataset: Any) -> Any:
+    """A dataset of Hugging Face's in the torch format; any other as it is."""
+    hugging_face = type(dataset).__module__.split(".")[0] == "datasets" and hasattr(dataset, "with_format")
+    return dataset.with_format("torch") if hugging_face else dataset
+
+
 def transformed(sample: Any, transforms: tuple[Any, ...]) -> Any:
     """A sample after transforms of its first part, which may work in place."""
     first, *others = sample
@@ -137,9 +143,7 @@ def like(batch: Any, values: list[Any]) -> Any:
         return {key: like(value, values) for key, value in batch.items()}
     if isinstance(batch, (list, tuple)):
         made = [like(value, values) for value in batch]
-        if hasattr(batch, "_fields"):
-            return type(batch)(*made)
-        return tuple(made) if isinstance(batch, tuple) else made
+        return type(batch)(*made) if hasattr(batch, "_fields") else type(batch)(made)
     return values.pop(0)
 
 
@@ -157,13 +161,8 @@ def equal(one: Any, other: Any, within: tuple[int, ...] = ()) -> bool:
     if id(one) in within:
         return True
     within = (*within, id(one))
-    if isinstance(one, torch.Tensor):
-        return (
-            isinstance(other, torch.Tensor)
-            and one.dtype == other.dtype
-            and one.shape == other.shape
-            and bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
-        )
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):

@@ -18,7 +18,7 @@ from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup,
 from autoopt_strategies.compute.rewriting.source import users_path
 from autoopt_strategies.input.batches import Wrapper, dataset_of, equal, leaves
 from autoopt_strategies.input.images import LIBRARIES, decoded, drafted, imdecode_reduced, imread_reduced, jpeg_size
-from autoopt_strategies.input.probes import sample_of, seconds_ratio, spread
+from autoopt_strategies.input.probes import same_samples, sample_of, seconds_ratio, spread
 from autoopt_strategies.predictions import LEAST_SAVING, tried_gain
 from autoopt_strategies.trying import Setting, Settings, first_line, kept
 
@@ -36,6 +36,8 @@ READING = {
 }
 """Modules, the reader's name, and the functions that read an image."""
 INSTALLED = ("site-packages", "dist-packages")
+PARTS = "autoopt_strategies.input.images"
+"""The module that a patch takes its code from."""
 _active = threading.local()
 
 
@@ -167,21 +169,18 @@ class Decoding(Strategy):
         return setup.with_dataset(Decode(**{name: value for name, value in setting.items() if name != "calls"}))
 
     def recipe(self, setting: Setting) -> Recipe:
-        shorter, used = setting.get("shorter"), dict[str, tuple[str, ...]]()
+        shorter, used = setting.get("shorter"), ["drafted"]
+        lines = {"open": f"drafted({{call}}, shorter={shorter})"}
         if "by" in setting:
-            lines = {"open": f"decoded({{call}}, by_{setting['by']})"}
-            used = {"open": ("decoded", f"by_{setting['by']}")}
-        elif setting["reader"] == "pillow":
-            lines, used = {"open": f"drafted({{call}}, shorter={shorter})"}, {"open": ("drafted",)}
-        else:
-            names = ("imread", "imdecode")
+            lines, used = {"open": f"decoded({{call}}, by_{setting['by']})"}, ["decoded", f"by_{setting['by']}"]
+        elif setting["reader"] == "opencv":
+            names, used = ("imread", "imdecode"), []
             lines = {name: f"{name}_reduced({{arguments}}, shorter={shorter})" for name in names}
-            used = {name: (f"{name}_reduced",) for name in names}
         edits = tuple(
             Edit(
                 "call",
                 lines=(each["file"], str(each["line"]), each["name"], lines[each["name"]]),
-                parts=tuple(f"autoopt_strategies.input.images:{name}" for name in used[each["name"]]),
+                parts=tuple(f"{PARTS}:{name}" for name in used or [f"{each['name']}_reduced"]),
             )
             for each in setting["calls"]
             if each["name"] in lines
@@ -272,8 +271,14 @@ def fastest_library(dataset: Any) -> Setting:
     indices = spread(dataset)
     seen = readers(dataset, indices[0])
     formats = {each["format"] for each in seen if each["reader"] == "Pillow" and each["mode"] == "RGB"}
+    if not seen:
+        return {"reason": "no image is decoded by Pillow"}
     if not formats & BOTH:
-        return {"reason": _not_pillow_s(seen)}
+        first = seen[0]
+        why = f"decodes by {first['reader']}, which decodes a file in one call already"
+        if first["reader"] == "Pillow":
+            why = f"opens images of {first['format']} in {first['mode']}: no colour JPEG or PNG"
+        return {"reason": f"{Path(first['file']).name}:{first['line']} {why}"}
     ratios: dict[str, float] = {}
     others: dict[str, str] = {}
     for library, (_, read) in MODULES.items():
@@ -282,7 +287,7 @@ def fastest_library(dataset: Any) -> Setting:
             others[library] = f"does not read {', '.join(sorted(map(str, formats)))}"
         elif why := missing(library):
             others[library] = why
-        elif not all(equal(sample_of(dataset, index), sample_of(other, index)) for index in indices):
+        elif not same_samples(dataset, other, indices):
             others[library] = "gives other pixels: it was built with another library than Pillow"
         else:
             ratios[library] = seconds_ratio(dataset, other, indices)
@@ -305,17 +310,6 @@ def missing(library: str) -> str:
     return ""
 
 
-def _not_pillow_s(seen: list[Setting]) -> str:
-    """Why nothing is to be replaced, with who decodes instead."""
-    if not seen:
-        return "no image is decoded by Pillow"
-    first = seen[0]
-    place = f"{Path(first['file']).name}:{first['line']}"
-    if first["reader"] == "Pillow":
-        return f"{place} opens images of {first['format']} in {first['mode']}: no colour JPEG or PNG"
-    return f"{place} decodes by {first['reader']}, which decodes a file in one call already"
-
-
 # at a reduced size
 
 
@@ -331,7 +325,7 @@ def reduced_size(dataset: Any) -> Setting:
             return {"reason": f"images of {side} pixels are shrunk to {shorter}: less than half, so decoded whole"}
         other = Decode(shorter=shorter, reader=reader)(dataset)
         try:
-            alike = all(_alike(sample_of(dataset, index), sample_of(other, index)) for index in indices)
+            alike = same_samples(dataset, other, indices, alike=_alike)
         except Exception as error:  # boxes in pixels of the whole image
             return {"reason": f"samples cannot be made of an image of a reduced size: {first_line(error)}"}
         if not alike:

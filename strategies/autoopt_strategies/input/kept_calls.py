@@ -110,14 +110,14 @@ def repeated_calls(dataset: Any, collate: Callable[[list[Any]], Any], indices: l
         return collate(read_many(dataset, indices))
 
     began = perf_counter()
-    with watched({}) as found:
+    with watched() as found:
         batch()
     whole = perf_counter() - began
     chosen = {name: Watched(one.function) for name, one in found.items() if one.seconds >= LEAST_SAVING * whole}
     if not chosen:
         return {"reason": "no function of the user's files takes part in making a batch by simple arguments"}
     for seed in range(2):  # under other random numbers
-        with watched(chosen, check=True):
+        with watched(chosen):
             batch(seed)
     same = {name: one for name, one in chosen.items() if _same_again(one)}
     outer = [one for name, one in same.items() if not (found[name].within or frozenset()) & (same.keys() - {name})]
@@ -170,40 +170,43 @@ def _named(functions: Iterable[Watched]) -> list[Setting]:
 
 
 @contextmanager
-def watched(only: dict[str, Watched], *, check: bool = False) -> Iterator[dict[str, Watched]]:
+def watched(only: dict[str, Watched] | None = None) -> Iterator[dict[str, Watched]]:
     """Calls of the user's functions in this thread, while it lasts.
 
     Args:
-        only: functions that are watched; empty: all that stand by themselves in a module and take simple arguments.
-        check: whether random states and results are compared, which takes time.
+        only: functions of which random states and results are compared, which takes time; None: all that stand by
+            themselves in a module and take simple arguments are timed.
     """
-    found, opened = only or {}, list[tuple[types.FrameType, str, Any, Any, float]]()
+    found, opened = only or {}, list[tuple[types.FrameType, types.FunctionType, Any, Any, float]]()
 
     def seen(frame: types.FrameType, event: str, result: Any) -> None:
         if event == "call":
-            function = _function_of(frame)
-            if function is None or (only and function.__name__ not in only):
+            code = frame.f_code  # of one of the user's functions that stands by itself in a module, in one definition
+            function = frame.f_globals.get(code.co_name)
+            if not isinstance(function, types.FunctionType) or function.__code__ is not code:
                 return
-            values = [frame.f_locals[name] for name in function.__code__.co_varnames[: _arguments(function)]]
+            if code.co_flags & (GENERATES | GATHERS) or code.co_filename.startswith(LIBRARIES):
+                return
+            if only and function.__name__ not in only:
+                return
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            values = [frame.f_locals[name] for name in names]
             if not all(isinstance(value, SIMPLE) for value in values):
                 found.setdefault(function.__name__, Watched(function)).refused = True
                 return
-            state = random_state() if check else None
-            opened.append((frame, function.__name__, (*values, *map(type, values)), state, perf_counter()))
+            state = random_state() if only else None
+            opened.append((frame, function, (*values, *map(type, values)), state, perf_counter()))
         elif event == "return" and opened and opened[-1][0] is frame:
-            _, name, key, state, began = opened.pop()
-            function = _function_of(frame)
-            if function is None:
-                return
-            one = found.setdefault(name, Watched(function))
+            _, function, key, state, began = opened.pop()
+            one = found.setdefault(function.__name__, Watched(function))
             one.seconds += perf_counter() - began
-            above = frozenset(other for _, other, *_ in opened)
+            above = frozenset(other.__name__ for _, other, *_ in opened)
             one.within = above if one.within is None else one.within & above
-            if check and (one.refused or not _plain(result) or random_state() != state):
+            if only and (one.refused or not _plain(result) or random_state() != state):
                 one.refused = True
-            elif check and key in one.made:
+            elif only and key in one.made:
                 one.refused = not equal(one.made[key][1], result)
-            elif check:
+            elif only:
                 one.made[key] = result, copy.deepcopy(result)
 
     before = sys.getprofile()
@@ -212,19 +215,6 @@ def watched(only: dict[str, Watched], *, check: bool = False) -> Iterator[dict[s
         yield found
     finally:
         sys.setprofile(before)
-
-
-def _function_of(frame: types.FrameType) -> types.FunctionType | None:
-    """The function that runs, where it is one of the user's that stands by itself in a module, in one definition."""
-    code = frame.f_code
-    function = frame.f_globals.get(code.co_name)
-    if not isinstance(function, types.FunctionType) or function.__code__ is not code:
-        return None
-    return None if code.co_flags & (GENERATES | GATHERS) or code.co_filename.startswith(LIBRARIES) else function
-
-
-def _arguments(function: types.FunctionType) -> int:
-    return function.__code__.co_argcount + function.__code__.co_kwonlyargcount
 
 
 def _same_again(one: Watched) -> bool:

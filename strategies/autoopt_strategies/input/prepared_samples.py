@@ -9,14 +9,7 @@ from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.rewriting.source import edits_of
-from autoopt_strategies.input import probes
-from autoopt_strategies.input.batches import (
-    collate_whole,
-    dataset_of,
-    kept_by_arguments,
-    kept_by_index,
-    read_by_threads,
-)
+from autoopt_strategies.input import batches, probes
 from autoopt_strategies.input.kept_calls import KeepCalls, decorated, repeated_calls
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, statements
 from autoopt_strategies.input.workers import NONE, WORKER_START, most_workers, so_many, waits
@@ -36,17 +29,14 @@ PREPARED = "autoopt_strategies.input.prepared"
 KEPT = {"samples": "kept", "heads": "kept", "unaugmented": "unaugmented", "calls": "calls"}
 """Forms that keep samples or what they are made of, and the probe that has seen it."""
 WRAPPERS = {
-    ("rows", "memory"): "Rows",
-    ("rows", "device"): "Rows",
-    ("samples", "memory"): "KeptSamples",
-    ("samples", "disk"): "MappedSamples",
-    ("heads", "memory"): "KeptHeads",
-    ("heads", "disk"): "MappedHeads",
-    ("files", "memory"): "FilesInMemory",
-    ("batches", "dataset"): "IndexedBatches",
-    ("threads", "dataset"): "ThreadedSamples",
+    "rows": ("Rows",),
+    "samples": ("KeptSamples", "MappedSamples"),
+    "heads": ("KeptHeads", "MappedHeads"),
+    "files": ("FilesInMemory",),
+    "batches": ("IndexedBatches",),
+    "threads": ("ThreadedSamples",),
 }
-"""By form, and where samples are: the class around the dataset."""
+"""The class around the dataset, and the one that keeps its samples on the disk, by form."""
 FREE = {"memory": 0.5, "disk": 0.8, "rows": 0.25, "files": 0.25}
 """Share of the room there that samples may take: others need some, and rows exist twice while they are made."""
 
@@ -151,7 +141,7 @@ class PreparedSamples(Strategy):
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         form, where = setting["form"], setting["where"]
         if form == "tensors":
-            return setup.with_dataset(as_tensors)
+            return setup.with_dataset(batches.as_tensors)
         if form == "unaugmented":
             return setup.with_dataset(KeepUnaugmented(setting["split"]["line"], setting.get("threads", 0)))
         if form == "calls":
@@ -160,11 +150,11 @@ class PreparedSamples(Strategy):
         options = {name: value for name, value in setting.items() if name not in ("form", "where") and value}
         if form == "samples" and "threads" in options:
             threads = (("threads", options.pop("threads")),)
-            setup = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS['threads', 'dataset']}", threads))
-        made = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS[form, where]}", tuple(options.items())))
+            setup = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS['threads'][0]}", threads))
+        made = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS[form][where == 'disk']}", tuple(options.items())))
         if form == "rows":  # tensors must not be handed from process to process, nor pinned
-            return made.with_loader(collate_fn=collate_whole, num_workers=0, pin_memory=False)
-        return made.with_loader(collate_fn=collate_whole) if form == "batches" else made
+            return made.with_loader(collate_fn=batches.collate_whole, num_workers=0, pin_memory=False)
+        return made.with_loader(collate_fn=batches.collate_whole) if form == "batches" else made
 
     def recipe(self, setting: Setting) -> Recipe:
         form = setting["form"]
@@ -173,19 +163,19 @@ class PreparedSamples(Strategy):
             edits: tuple[Edit, ...] = (Edit("dataset", ('{dataset}.with_format("torch")',)),)
         elif form == "unaugmented":
             threads = {"threads": setting["threads"]} if "threads" in setting else {}
-            named = (kept_by_index, read_by_threads)[: 2 if threads else 1]
+            named = (batches.kept_by_index, batches.read_by_threads)[: 2 if threads else 1]
             code = "def __getitem__(self, index): return augment(*self.unaugmented(index))  # which keeps by index"
             edits = edits_of([{**setting["split"], **threads}], statements, *named)
         elif form == "calls":
             code = f"@functools.cache  # of {', '.join(each['function'] for each in setting['functions'])}"
-            edits = edits_of(setting["functions"], decorated, kept_by_arguments)
+            edits = edits_of(setting["functions"], decorated, batches.kept_by_arguments)
         else:
             code, edits = _CODE[form].format(**{"device": "cpu", **setting}), ()
         return Recipe.noted(code, f"of the dataset, once before training: {code}", edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """What each form finds on real samples, and free space for temporary files."""
-        dataset, loader = dataset_of(live.workload), live.training.loader
+        dataset, loader = batches.dataset_of(live.workload), live.training.loader
         tries: dict[str, Callable[[], Setting | None]] = {
             "kept": lambda: probes.kept(dataset),
             "unaugmented": lambda: probes.unaugmented(dataset),
@@ -211,12 +201,6 @@ _CODE = {
     "batches": "def __getitems__(self, indices): return self[indices]  # as {index}; collate_fn=lambda batch: batch",
     "threads": "def __getitems__(self, indices): return list(pool.map(self.__getitem__, indices))  # of {threads}",
 }
-
-
-def as_tensors(dataset: Any) -> Any:
-    """A dataset of Hugging Face's in the torch format; any other as it is."""
-    hugging_face = type(dataset).__module__.split(".")[0] == "datasets" and hasattr(dataset, "with_format")
-    return dataset.with_format("torch") if hugging_face else dataset
 
 
 def no_whole_batches(case: Case) -> str:
@@ -270,12 +254,11 @@ def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
 
 def _samples(case: Case) -> Setting | str:
     found = _found(case, "kept")
-    if not found.get("prefix") and not samples_repeat(case):
+    if found.get("prefix"):
+        return _with_room(case, found, "heads", first=found["prefix"])
+    if not samples_repeat(case):
         return found.get("reason") or "samples are not known to be the same every time"
-    setting = _with_room(case, found)
-    if isinstance(setting, str) or not found.get("prefix"):
-        return setting if isinstance(setting, str) else {"form": "samples", **setting}
-    return {"form": "heads", **setting, "first": found["prefix"]}
+    return _with_room(case, found, "samples")
 
 
 def _reading(found: Setting, count: int, setting: Setting) -> float:
@@ -294,11 +277,7 @@ def _unaugmented(case: Case) -> Setting | str:
         return found.get("reason") or "where samples draw their first random numbers is not known"
     if samples_repeat(case) or kept.get("prefix"):
         return "samples are kept as they are, or as their transforms make them"
-    setting = _with_room(case, found, alone=True)
-    if isinstance(setting, str):
-        return setting
-    del setting["workers"]
-    return {"form": "unaugmented", **setting, "split": found["where"]}
+    return _with_room(case, found, "unaugmented", split=found["where"])
 
 
 def _calls(case: Case) -> Iterator[Setting | str]:
@@ -307,23 +286,21 @@ def _calls(case: Case) -> Iterator[Setting | str]:
     if "functions" not in found:
         yield found.get("reason") or "which functions make the same of the same arguments is not known"
         return
-    each = bool(found["sample_bytes"])
-    setting = _with_room(case, found, alone=True) if each else {"where": "memory"}
-    if isinstance(setting, str):
-        yield setting
-    else:
-        yield {"form": "calls", "where": setting["where"], "each": each, "functions": found["functions"]}
-    if shared := found.get("shared"):
+    if found["sample_bytes"]:
+        yield _with_room(case, found, "calls", each=True, functions=found["functions"])
+    shared = found.get("shared") if found["sample_bytes"] else found
+    if shared:
         yield {"form": "calls", "where": "memory", "each": False, "functions": shared["functions"]}
 
 
-def _with_room(case: Case, found: Setting, *, alone: bool = False) -> Setting | str:
+def _with_room(case: Case, found: Setting, form: str, **rest: Any) -> Setting | str:
     """Where samples fit, and the processes or threads that read them once; or why they cannot be kept.
 
     Args:
-        alone: the training's process reads them, and keeps them in memory.
+        form: what a patch edits in the source is read by the training's process alone, and kept in its memory.
+        rest: of the setting.
     """
-    facts = case.workload
+    facts, alone = case.workload, form in ("unaugmented", "calls")
     size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * (facts.train_samples or 0)
     free = {"memory": facts.available_ram_bytes, "disk": case.inspected("prepared_samples").get("free_disk_bytes")}
     if not size or free["memory"] is None:
@@ -336,13 +313,14 @@ def _with_room(case: Case, found: Setting, *, alone: bool = False) -> Setting | 
         return f"they would take {size / 1e9:.1f} GB of {free['memory'] / 1e9:.1f} GB free memory, and of the disk"
     cores = case.environment.cores or 1
     many = {most_workers(case, cores)} if waits(case) else set[int]()
-    possible: list[Setting] = [{"workers": number} for number in ((0,) if alone else {0, min(cores, 8), *many})]
-    possible += [{"workers": 0, "threads": min(32, facts.batch_size or 4)}] if found.get("threads") else []
+    possible: list[Setting] = [{}] if alone else [{"workers": number} for number in {0, min(cores, 8), *many}]
+    if found.get("threads"):
+        possible.append({**({} if alone else {"workers": 0}), "threads": min(32, facts.batch_size or 4)})
     taken = [_reading(found, facts.train_samples or 0, how) for how in possible]
     filling = min(taken)
     if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
         return f"reading them takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search"
-    return {"where": fitting[0], **possible[taken.index(filling)]}
+    return {"form": form, "where": fitting[0], **possible[taken.index(filling)], **rest}
 
 
 def _rows(case: Case) -> Setting | str:

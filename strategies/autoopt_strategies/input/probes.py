@@ -9,7 +9,7 @@ import pickle
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from autoopt_strategies.compute.rewriting.source import Refused, function_of, text_of, users_path
-from autoopt_strategies.input.batches import equal, is_subset, read_many, split, transformed
+from autoopt_strategies.input.batches import as_tensors, equal, is_subset, leaves, read_many, split, transformed
 from autoopt_strategies.input.unaugmented import READ_BATCH, halves, reader_of, with_halves
 from autoopt_strategies.trying import Setting, first_line, ratio_in_turns
 
@@ -30,6 +30,7 @@ NAMES = ("random", "jitter", "augment", "erasing", "noise", "mixup", "cutout", "
 """Parts of names of transforms that draw numbers: a rare draw may not show in a few tries."""
 DRAWS = (*NAMES, "rand", "rng", "shuffle", "choice")
 """The same of names in statements."""
+FROM_THE_START = "it draws random numbers from its first statement on"
 
 
 def chain_of(dataset: Any) -> list[Any]:
@@ -47,20 +48,27 @@ def kept(dataset: Any) -> Setting:
     except TypeError:
         return {"reason": "the dataset has no length"}
     indices = spread(dataset)
-    if not indices or deterministic(dataset, indices):
+    same, _ = under_seeds(dataset, indices)
+    if same:
         made, seconds = timed(dataset, indices)
-        found = {"deterministic": True, "sample_seconds": seconds, "hit": hit_ratio(dataset, indices, made, ())}
+        hit = min(1.0, seconds_ratio(dataset, from_memory(indices, made), indices)) if indices else 1.0
+        found = {"deterministic": True, "sample_seconds": seconds, "hit": hit}
         threads = threads_ratio(dataset, indices, made, seconds)
         return {**found, "handing_seconds": handing_seconds(made), "threads": threads}
     chain = chain_of(dataset)
     if not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
-    first = next((i for i, transform in enumerate(chain) if looks_random(transform)), len(chain))
+    names = [(getattr(each, "__name__", "") or type(each).__name__).lower() for each in chain]
+    first = next((i for i, name in enumerate(names) if any(part in name for part in NAMES)), len(chain))
     for length in range(first, 0, -1):
         head, rest = split(dataset, length)
-        if deterministic(head, indices) and _composes(dataset, head, rest, indices):
-            made, seconds = timed(head, indices)
-            size, hit = max(map(item_bytes, made)), hit_ratio(dataset, indices, made, rest)
+        same, _ = under_seeds(head, indices)
+        if not same:
+            continue
+        made, seconds = timed(head, indices)
+        again = from_memory(indices, made, rest)
+        if all(isinstance(sample, tuple) for sample in made) and same_samples(dataset, again, indices):
+            size, hit = max(map(item_bytes, made)), min(1.0, seconds_ratio(dataset, again, indices))
             found = {"prefix": length, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
             return {**found, "handing_seconds": handing_seconds(made)}
     return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
@@ -108,55 +116,30 @@ def threads_ratio(dataset: Any, indices: list[int], made: list[Any], seconds: fl
     except Exception:  # a handle that belongs to the thread that has made it
         return None
     ratio = (perf_counter() - began) / len(indices) / seconds
-    return ratio if all(equal(one, other) for one, other in zip(made, found, strict=True)) else None
+    return ratio if equal(made, found) else None
 
 
-def hit_ratio(dataset: Any, indices: list[int], made: list[Any], tail: tuple[Any, ...]) -> float:
-    """Seconds of a sample from the cache over those of one that is prepared.
-
-    Args:
-        made: the samples of the indices, as they are kept.
-        tail: transforms that a kept sample still goes through.
-    """
+def from_memory(indices: list[int], made: list[Any], tail: tuple[Any, ...] = ()) -> Indexed:
+    """Samples of the indices that are kept as they were ``made``, and go through the ``tail`` of their transforms."""
     samples = dict(zip(indices, made, strict=True))
-    kept = Indexed(lambda index: transformed(samples[index], tail) if tail else samples[index])
-    return min(1.0, seconds_ratio(dataset, kept, indices)) if indices else 1.0
+    return Indexed(lambda index: transformed(samples[index], tail) if tail else samples[index])
 
 
-def deterministic(dataset: Any, indices: list[int]) -> bool:
-    """Whether samples are the same to the bit under other random numbers."""
-    seen: list[list[Any]] = []
+def under_seeds(dataset: Any, indices: list[int]) -> tuple[bool, bool]:
+    """Whether samples are the same to the bit under other random numbers, and whether making them takes some."""
+    seen, drawn = list[list[Any]](), False
     for seed in range(SEEDS):
         seed_everything(seed)
+        before = random_state()
         seen.append([dataset[index] for index in indices])
-    return all(equal(seen[0], other) for other in seen[1:])
-
-
-def _composes(dataset: Any, head: Any, rest: tuple[Any, ...], indices: list[int]) -> bool:
-    """Whether the head followed by the rest, on the first part of a sample, is the sample."""
-    for index in indices:
-        sample = head[index]
-        if not isinstance(sample, tuple):
-            return False
-        whole = sample_of(dataset, index)
-        seed_everything(index)
-        if not equal(whole, transformed(sample, rest)):
-            return False
-    return True
-
-
-def looks_random(transform: Any) -> bool:
-    """Whether a transform's name says that it draws numbers: a rare draw may not show in a few tries."""
-    name = (getattr(transform, "__name__", "") or type(transform).__name__).lower()
-    return any(part in name for part in NAMES)
+        drawn = drawn or random_state() != before
+    return all(equal(seen[0], other) for other in seen[1:]), drawn
 
 
 def item_bytes(item: Any) -> int:
     """Bytes of the tensors, arrays and images in a sample."""
-    if isinstance(item, dict):
-        return sum(item_bytes(value) for value in item.values())
-    if isinstance(item, (list, tuple)):
-        return sum(item_bytes(value) for value in item)
+    if isinstance(item, (dict, list, tuple)):
+        return sum(map(item_bytes, leaves(item)))
     if hasattr(item, "mode") and hasattr(item, "size") and hasattr(item, "getbands"):
         return int(item.size[0] * item.size[1] * len(item.getbands()))
     if not hasattr(item, "nbytes") and getattr(item, "__dict__", None):  # an object that holds them, as of a graph
@@ -184,10 +167,9 @@ def unaugmented(dataset: Any) -> Setting:
         below, base = [base.indices[index] for index in below], base.dataset
     try:
         function = reader_of(base)
-        line, head = _latest_split(base, function, below)
+        line, heads = _latest_split(base, function, below)
     except Refused as problem:
         return {"reason": str(problem)}
-    heads = Indexed(partial(head, base))
     made, seconds = timed(heads, below)
     return {
         "where": {"file": users_path(function.__code__.co_filename), "function": function.__qualname__, "line": line},
@@ -198,35 +180,34 @@ def unaugmented(dataset: Any) -> Setting:
     }
 
 
-def _latest_split(base: Any, function: Any, indices: list[int]) -> tuple[int, Any]:
-    """The latest line before which nothing random happens, and the function of the statements above it.
+def _latest_split(base: Any, function: Any, indices: list[int]) -> tuple[int, Indexed]:
+    """The latest line before which nothing random happens, and what the statements above it make of each index.
 
     Raises:
         Refused: samples cannot be made in two parts.
     """
     body = function_of(ast.parse(text_of(function)), function.__qualname__).body
-    first = next((node.lineno for node in body if _may_draw(node)), body[-1].lineno)
-    reason = drawing = "it draws random numbers from its first statement on"
+    names = {node: {getattr(part, "id", getattr(part, "attr", "")).lower() for part in ast.walk(node)} for node in body}
+    draws = (node.lineno for node in body if any(part in name for name in names[node] for part in DRAWS))
+    first, reason = next(draws, body[-1].lineno), FROM_THE_START
     for line in (node.lineno for node in reversed(body[1:]) if node.lineno <= first):
         try:
-            head, _ = halves(function, line)
+            heads = Indexed(partial(halves(function, line)[0], base))
         except Refused as problem:
             reason = str(problem)
             continue
-        if _draws(base, head, indices):
-            reason = drawing
-        elif _alike(base, head, line, indices):
-            return line, head
+        made, (same, drawn) = with_halves(base, line), under_seeds(heads, indices)
+        if drawn:
+            reason = FROM_THE_START
+        elif (
+            same
+            and same_samples(base, made, indices, range(SEEDS))
+            and all(equal(heads[index], made.unaugmented(index)) for index in indices)  # nobody changed what is kept
+        ):
+            return line, heads
         else:
             reason = "samples made in two parts are other samples"
     raise Refused(f"{function.__qualname__}: {reason}")
-
-
-def _may_draw(statement: ast.stmt) -> bool:
-    """Whether a name in a statement says that it draws numbers."""
-    nodes = [node for node in ast.walk(statement) if isinstance(node, (ast.Name, ast.Attribute))]
-    names = [(node.id if isinstance(node, ast.Name) else node.attr).lower() for node in nodes]
-    return any(part in name for name in names for part in DRAWS)
 
 
 def random_state() -> Any:
@@ -235,33 +216,6 @@ def random_state() -> Any:
     import torch
 
     return random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
-
-
-def _draws(base: Any, head: Any, indices: list[int]) -> bool:
-    """Whether a first part takes a number from a generator, whatever it makes of it."""
-    for seed in range(SEEDS):
-        seed_everything(seed)
-        before = random_state()
-        for index in indices:
-            head(base, index)
-        if random_state() != before:
-            return True
-    return False
-
-
-def _alike(base: Any, head: Any, line: int, indices: list[int]) -> bool:
-    """Whether samples in two parts are the same to the bit, and leave what is kept as it was."""
-    if not deterministic(Indexed(partial(head, base)), indices):
-        return False
-    made = with_halves(base, line)
-    for seed in range(SEEDS):
-        for index in indices:
-            seed_everything(seed)
-            whole = base[index]
-            seed_everything(seed)
-            if not equal(whole, made[index]):
-                return False
-    return all(equal(head(base, index), made.unaugmented(index)) for index in indices)
 
 
 def batches(dataset: Any, size: int) -> Setting:
@@ -290,7 +244,7 @@ def batches(dataset: Any, size: int) -> Setting:
             found = [indexed.__getitems__(group).batch for group in groups]
         except Exception:  # the dataset takes one index at a time
             continue
-        if all(equal(one, other) for one, other in zip(found, expected, strict=True)):
+        if equal(found, expected):
             break
     else:
         return {"reason": "the dataset gives something else for many indices at once than for each of them"}
@@ -304,11 +258,11 @@ def batches(dataset: Any, size: int) -> Setting:
 
 def tensors(dataset: Any, collate: Any) -> Setting:
     """``{"ratio": seconds in Hugging Face's torch format over those now}``, or ``{"reason": why not}``."""
-    if type(dataset).__module__.split(".")[0] != "datasets" or not hasattr(dataset, "with_format"):
+    other = as_tensors(dataset)
+    if other is dataset:
         return {"reason": f"{type(dataset).__name__} is no dataset of Hugging Face's"}
     if dataset.format["type"] is not None:
         return {"reason": f"the dataset has the format {dataset.format['type']!r} already"}
-    other = dataset.with_format("torch")
     groups = [[(number * 32 + i) % len(dataset) for i in range(32)] for number in range(4)]
 
     def made(source: Any, group: list[int]) -> Any:
@@ -349,7 +303,7 @@ def files(dataset: Any, folder: str = "/dev/shm") -> Setting:
         other = moved(dataset, root, target)
         with opened_files() as again:
             try:
-                same = all(equal(sample_of(other, i), sample) for i, sample in zip(indices, samples, strict=True))
+                same = same_samples(other, from_memory(indices, samples), indices)
             except OSError as error:
                 return {"reason": f"samples cannot be read from copies: {first_line(error)}"}
         if not same or not again or not all(file.startswith(target) for file in again):
@@ -421,10 +375,17 @@ def spread(dataset: Any) -> list[int]:
     return sorted({i * (len(dataset) - 1) // (SPREAD - 1) for i in range(SPREAD)})
 
 
-def sample_of(dataset: Any, index: int) -> Any:
-    """A sample with the random draws that its index seeds, whoever reads it."""
-    seed_everything(index)
+def sample_of(dataset: Any, index: int, seed: int | None = None) -> Any:
+    """A sample with the random draws of a seed, of its index where None, whoever reads it."""
+    seed_everything(index if seed is None else seed)
     return dataset[index]
+
+
+def same_samples(
+    one: Any, other: Any, indices: list[int], seeds: Iterable[int | None] = (None,), alike: Callable[..., bool] = equal
+) -> bool:
+    """Whether two datasets give samples that are ``alike`` under the same draws, see :func:`sample_of`."""
+    return all(alike(sample_of(one, index, seed), sample_of(other, index, seed)) for seed in seeds for index in indices)
 
 
 def seconds_ratio(one: Any, other: Any, indices: list[int]) -> float:

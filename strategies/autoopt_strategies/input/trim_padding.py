@@ -88,6 +88,8 @@ class TrimPadding(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Widths of a few batches, whether the loss is the same without the padding, and how the seconds compare."""
+        import torch
+
         loader, dataset = live.training.loader.loader, dataset_of(live.workload)
         if not spread(dataset):
             return {"reason": "samples are not read by their index"}
@@ -98,42 +100,30 @@ class TrimPadding(Strategy):
             if seen is None:
                 return {"reason": "batches hold neither an attention mask nor rows of ids"}
             pairs.append(seen)
-        found = {"widths": [width for _, width in pairs], "needed": [real for real, _ in pairs]}
-        return found if left_of(found) > 1.0 - LEAST_SAVING else {**found, **without_padding(live, left_of(found))}
+        found: Setting = {"widths": [width for _, width in pairs], "needed": [real for real, _ in pairs]}
+        left = left_of(found)
+        if left > 1.0 - LEAST_SAVING:
+            return found
+        training, same = live.training, list[bool | None]()
+
+        def average(batch: Any) -> Any:  # without as many columns as batches have too many
+            seen = needed(batch)
+            return batch if seen is None else narrowed(batch, seen[1], max(1, round(left * seen[1])))
+
+        def narrow(batch: Any) -> Any:
+            model = copy.deepcopy(training.model).eval()  # dropout would draw other numbers for another width
+            with torch.no_grad():
+                one, other = (float(training.loss(model, each)) for each in (batch, training.rebatched(batch, cut)))
+            close = abs(one - other) <= SAME * max(abs(one), 1e-9)
+            # what a script's model gives is not its loss, which may leave out what padding gives: probes tell that
+            same.append(close or (False if training.takes_batches else None))
+            return training.rebatched(batch, average)
+
+        ratio = live.ratio_with(rebatch=narrow)
+        return {**found, "same": same[0] if same else None, "ratio": ratio}
 
 
 def left_of(found: Setting, multiple: int = 1) -> float:
     """Columns that are left of a few batches, over those that they have."""
     pairs = zip(found["needed"], found["widths"], strict=True)
     return float(sum(min(width, -(-real // multiple) * multiple) for real, width in pairs) / sum(found["widths"]))
-
-
-def without_padding(live: Any, left: float) -> Setting:
-    """A batch without its padding, and without as many columns as batches have too many.
-
-    Args:
-        left: share of the columns that is left of the batches on the average.
-
-    Returns:
-        ``{"same": whether the loss is without padding, "ratio": seconds with the columns that are left, over all}``.
-    """
-    import torch
-
-    same: list[bool | None] = []
-    training = live.training
-
-    def average(batch: Any) -> Any:
-        seen = needed(batch)
-        return batch if seen is None else narrowed(batch, seen[1], max(1, round(left * seen[1])))
-
-    def narrow(batch: Any) -> Any:
-        model = copy.deepcopy(training.model).eval()  # dropout would draw other numbers for another width
-        with torch.no_grad():
-            one, other = (float(training.loss(model, each)) for each in (batch, training.rebatched(batch, cut)))
-        close = abs(one - other) <= SAME * max(abs(one), 1e-9)
-        # what a script's model gives is not its loss, which may leave out what padding gives: probes tell that
-        same.append(close or (False if training.takes_batches else None))
-        return training.rebatched(batch, average)
-
-    ratio = live.ratio_with(rebatch=narrow)
-    return {"same": same[0] if same else None, "ratio": ratio}
