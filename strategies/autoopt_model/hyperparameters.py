@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.trying import Setting
+from autoopt_strategies.trying import ChangedOptimizer, Setting
+
+THEIRS = {"lr": "learning_rate", "weight_decay": "weight_decay", "eps": "adam_epsilon"}
+"""What transformers calls them."""
 
 
-@dataclass(frozen=True)
-class WithValues:
-    """``factory -> factory``: the user's optimizer with other values in its parameter groups.
+def with_values(optimizer: Any, *values: tuple[str, float]) -> Any:
+    """The optimizer, in place, with other values in its parameter groups.
 
     Groups keep their proportion to the first one, so that a group without weight decay stays without.
 
     Args:
-        values: name and value of the first group's, as pairs.
+        values: name and value of the first group's.
     """
-
-    values: tuple[tuple[str, float], ...]
-
-    def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def made(params: Any) -> Any:
-            optimizer = factory(params)
-            first = dict(optimizer.param_groups[0])
-            for name, value in self.values:
-                for group in optimizer.param_groups:
-                    group[name] = value * group[name] / first[name] if first[name] else value
-                optimizer.defaults[name] = value
-            return optimizer
-
-        return made
+    first = dict(optimizer.param_groups[0])
+    for name, value in values:
+        for group in optimizer.param_groups:
+            group[name] = value * group[name] / first[name] if first[name] else value
+        optimizer.defaults[name] = value
+    return optimizer
 
 
 class Hyperparameters(Strategy):
@@ -59,18 +51,15 @@ class Hyperparameters(Strategy):
             return Applies.yes()
         return Applies.no("nothing was searched that is better: --tune lr=1e-4..1e-2 says what to search")
 
-    def settings(self, case: Case) -> Iterable[Setting]:
+    def settings(self, case: Case) -> list[Setting]:
         return [dict(case.inspected(self.name)["found"])]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_optimizer(WithValues(tuple(sorted(setting.items()))))
+        return setup.with_optimizer(ChangedOptimizer(with_values, tuple(sorted(setting.items()))))
 
     def recipe(self, setting: Setting) -> Recipe:
         values = sorted(setting.items())
         code = "\n".join(f"{name} = {value:.6g}  # of the optimizer" for name, value in values)
         note = "of the optimizer: " + ", ".join(f"{name}={value:.6g}" for name, value in values)
-        theirs = {_THEIRS[name]: value for name, value in values if name in _THEIRS}
+        theirs = {THEIRS[name]: value for name, value in values if name in THEIRS}
         return Recipe.noted(code, note, transformers=theirs or {"_note": note})
-
-
-_THEIRS = {"lr": "learning_rate", "weight_decay": "weight_decay", "eps": "adam_epsilon"}

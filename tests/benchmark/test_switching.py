@@ -21,7 +21,7 @@ from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 from autoopt_strategies.compute.channels_last import to_channels_last
 from autoopt_strategies.compute.fused_optimizer import updating_by
-from autoopt_strategies.compute.garbage_collection import CollectRarely
+from autoopt_strategies.compute.garbage_collection import collecting_rarely
 from autoopt_strategies.trying import ChangedOptimizer
 from tests.benchmark.small_training import net, one_cycle, workload
 
@@ -77,7 +77,7 @@ SETUPS = {
     "threads": Setup().with_flags(threads=1),
     "fused": Setup().with_optimizer(ChangedOptimizer(updating_by, ("fused",))),
     "foreach": Setup().with_optimizer(ChangedOptimizer(updating_by, ("foreach",))),
-    "collector": Setup().with_optimizer(CollectRarely(2)),
+    "collector": Setup().with_optimizer(ChangedOptimizer(collecting_rarely, (2,))),
     "loss": Setup().with_loss(doubled),
     "copies": Setup().with_transfer(non_blocking=True, prefetch=2),
     "layout": Setup().with_model(to_channels_last),

@@ -205,7 +205,7 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
 def test_groups_keep_their_proportion() -> None:
     import torch
 
-    from autoopt_model.hyperparameters import WithValues
+    from autoopt_model.hyperparameters import with_values
 
     weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
     groups = [
@@ -213,8 +213,8 @@ def test_groups_keep_their_proportion() -> None:
         {"params": weights[1:2], "lr": 2e-3},
         {"params": weights[2:], "weight_decay": 0.0},
     ]
-    made = WithValues((("lr", 5e-3), ("weight_decay", 0.1)))(lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01))
-    optimizer = made(groups)
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.01)
+    assert with_values(optimizer, ("lr", 5e-3), ("weight_decay", 0.1)) is optimizer
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([5e-3, 1e-2, 5e-3])
     assert [group["weight_decay"] for group in optimizer.param_groups] == pytest.approx([0.1, 0.1, 0.0])
 

@@ -24,7 +24,7 @@ from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, tiny_workload
 from autoopt.workload import Workload
-from autoopt_strategies.compute.garbage_collection import CollectRarely, collected_share
+from autoopt_strategies.compute.garbage_collection import collected_share, collecting_rarely
 from autoopt_strategies.input.worker_threads import parallelism
 from autoopt_strategies.memory.allocator import Allocator
 from autoopt_strategies.memory.checkpointing import checkpoint_blocks
@@ -50,7 +50,7 @@ class Cycle:
 
 def test_garbage_goes_at_its_step() -> None:
     weight = torch.nn.Parameter(torch.ones(1))
-    optimizer = CollectRarely(every=3)(partial(torch.optim.SGD, lr=0.1))([weight])
+    optimizer = collecting_rarely(torch.optim.SGD([weight], lr=0.1), every=3)
     assert gc.get_freeze_count() > 0
     cycle = Cycle()
     gone = weakref.ref(cycle)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.predictions import COMPUTE, at_most, busy_share, gain, issued, seconds_of
-from autoopt_strategies.trying import Setting
+from autoopt_strategies.trying import ChangedOptimizer, Setting
 
 RECORDABLE = frozenset({"Adam", "AdamW", "SGD"})
 """Optimizers of torch's whose update can read its learning rate, and keep its count of steps, on the device."""
@@ -66,7 +66,7 @@ class CudaGraphs(Strategy):
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         from autoopt_strategies.compute.whole_step import recordable, recorded
 
-        return setup.with_optimizer(recordable).with_step(recorded)
+        return setup.with_optimizer(ChangedOptimizer(recordable)).with_step(recorded)
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (

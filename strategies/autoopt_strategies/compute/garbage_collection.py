@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -12,40 +11,27 @@ from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strat
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.probes import spread
 from autoopt_strategies.predictions import LEAST_SHARE, tried_gain
-from autoopt_strategies.trying import Setting, Settings, while_kept
+from autoopt_strategies.trying import ChangedOptimizer, Setting, Settings, while_kept
 
 SECONDS = 0.3
 """Of steps that are watched: several collections fall into them where they matter."""
 
 
-@dataclass(frozen=True)
-class CollectRarely:
-    """``factory -> factory``: once the optimizer is made, what lives is frozen; young garbage goes every so many steps.
+def collecting_rarely(optimizer: Any, every: int) -> Any:
+    """The optimizer, at whose making what lives is frozen; young garbage goes every so many of its steps."""
+    steps = 0
 
-    Args:
-        every: optimizer steps between collections.
-    """
+    def collect(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps % every == 0:
+            gc.collect(1)
 
-    every: int = 100
-
-    def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def made(params: Any) -> Any:
-            optimizer = factory(params)
-            steps = 0
-
-            def collect(*_: Any) -> None:
-                nonlocal steps
-                steps += 1
-                if steps % self.every == 0:
-                    gc.collect(1)
-
-            gc.collect()
-            gc.freeze()  # workers that are forked later share its pages untouched
-            gc.set_threshold(200_000, 50, 50)  # after so many allocations Python collects by itself all the same
-            optimizer.register_step_post_hook(collect)
-            return optimizer
-
-        return made
+    gc.collect()
+    gc.freeze()  # workers that are forked later share its pages untouched
+    gc.set_threshold(200_000, 50, 50)  # after so many allocations Python collects by itself all the same
+    optimizer.register_step_post_hook(collect)
+    return optimizer
 
 
 class GarbageCollection(Strategy):
@@ -87,7 +73,7 @@ class GarbageCollection(Strategy):
         return while_kept([{"every": 100}, {"every": 1000}])
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_optimizer(CollectRarely(setting["every"]))
+        return setup.with_optimizer(ChangedOptimizer(collecting_rarely, (setting["every"],)))
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (
@@ -100,10 +86,22 @@ class GarbageCollection(Strategy):
         """Shares of the collector in reading samples, and in forward and backward passes of copies."""
         dataset = dataset_of(live.workload)
         found = {"computing": collected_share(lambda: live.ratio_with(seconds=SECONDS))}
-        if spread(dataset):
-            collate = live.training.loader.loader.collate_fn
-            found["preparing"] = collected_share(lambda: _read(dataset, collate))
-        return found
+        if not spread(dataset):
+            return found
+        collate = live.training.loader.loader.collate_fn
+
+        def read() -> None:
+            """Reads samples for a while, a batch of them alive at a time as in a loader, which collates them."""
+            alive: list[Any] = []
+            until, index = perf_counter() + SECONDS, 0
+            while perf_counter() < until:
+                alive.append(dataset[index % len(dataset)])
+                index += 1
+                if len(alive) == 32:
+                    collate(alive)
+                    alive = []
+
+        return {**found, "preparing": collected_share(read)}
 
 
 def collected_share(work: Callable[[], Any]) -> float:
@@ -124,15 +122,3 @@ def collected_share(work: Callable[[], Any]) -> float:
         return min(1.0, spent / max(perf_counter() - started, 1e-9))
     finally:
         gc.callbacks.remove(watch)
-
-
-def _read(dataset: Any, collate: Callable[[Any], Any]) -> None:
-    """Reads samples for a while, a batch of them alive at a time as in a loader, which collates them."""
-    alive: list[Any] = []
-    until, index = perf_counter() + SECONDS, 0
-    while perf_counter() < until:
-        alive.append(dataset[index % len(dataset)])
-        index += 1
-        if len(alive) == 32:
-            collate(alive)
-            alive = []

@@ -85,7 +85,9 @@ class RecordedStep:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if not tensors or not all(self._recorder.takes(tensor) for tensor in tensors):
             return self._step(batches)
-        shapes = (str(structure), [_fixed(leaf) for leaf in leaves])
+        # what a recording holds: of a tensor its kind, of anything else its value
+        kinds = [(tuple(t.shape), t.dtype, t.device, t.stride()) for t in tensors]
+        shapes = (str(structure), kinds, [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)])
         if self._left:
             self._left -= 1
             self._shapes = self._shapes or shapes  # those of the first; a last one may be short
@@ -160,28 +162,15 @@ def _state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [tensor for tensor in found if isinstance(tensor, torch.Tensor)][:1]
 
 
-def _fixed(leaf: Any) -> Any:
-    """An item of a batch as a recording holds it: of a tensor its kind, of anything else its value."""
-    if isinstance(leaf, torch.Tensor):
-        return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.stride())
-    return leaf
-
-
 def _reads_rate(group: dict[str, Any]) -> bool:
     """Whether an update can take its learning rate from the device."""
     return bool(group.get("capturable") or group.get("fused"))
 
 
-def recordable(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``factory -> factory`` whose optimizer keeps on the device what it counts, so that its step can be recorded."""
-
-    def made(params: Any) -> Any:
-        optimizer = factory(params)
-        chosen: dict[str, Any] = {"fused": True, "foreach": False}  # SGD takes its rate from the device so
-        if "capturable" in optimizer.defaults:
-            chosen = {"capturable": True}
-            if not all(p.is_cuda for group in optimizer.param_groups for p in group["params"]):
-                return optimizer  # a plan of another machine's, tried out on a CPU: nothing is recorded there
-        return rebuilt(optimizer, **chosen)
-
-    return made
+def recordable(optimizer: Any) -> Any:
+    """The same optimizer, which keeps on the device what it counts, so that its step can be recorded."""
+    if "capturable" not in optimizer.defaults:
+        return rebuilt(optimizer, fused=True, foreach=False)  # SGD takes its rate from the device so
+    if not all(p.is_cuda for group in optimizer.param_groups for p in group["params"]):
+        return optimizer  # a plan of another machine's, tried out on a CPU: nothing is recorded there
+    return rebuilt(optimizer, capturable=True)
