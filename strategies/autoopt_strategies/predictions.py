@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import prod
 from typing import Any
 
 from autoopt import Case, Estimate
@@ -48,9 +47,7 @@ def seconds_of(case: Case, name: str) -> float:
 
 def sample_seconds(case: Case) -> float | None:
     """Seconds that one process takes to prepare a sample of the training; None before that was measured."""
-    found = [
-        stage for name in READING if case.pipeline is not None and (stage := case.pipeline.stage(name)) is not None
-    ]
+    found = [stage for stage in (case.pipeline.stages if case.pipeline is not None else ()) if stage.name in READING]
     batch = case.workload.batch_size
     return sum(stage.seconds * stage.parallel for stage in found) / batch if found and batch else None
 
@@ -66,15 +63,15 @@ def compute_threads(case: Case) -> int:
     return int(case.setup.flags.get("threads") or case.environment.threads or case.environment.cores or 1)
 
 
-def tried_or_at_most(case: Case, ratio: float | None, best: float | None) -> Estimate | None:
+def tried_or_at_most(case: Case, ratio: float | None, saved: float | None) -> Estimate | None:
     """The what-if of forward and backward at a ratio that was tried on copies; else the most that is possible.
 
     Args:
-        best: their ratio at the very best; None where it is not known.
+        saved: their share that goes at the very best; None where it is not known.
     """
     if ratio is not None:
         return tried_gain(case, ratio)
-    return None if best is None else at_most(compute_gain(case, best))
+    return None if saved is None else at_most(compute_gain(case, 1.0 - saved))
 
 
 def ratio_there(case: Case, name: str) -> float | None:
@@ -82,13 +79,6 @@ def ratio_there(case: Case, name: str) -> float | None:
     found = case.inspected(name)
     low = found.get("ratio_low") if case.setup.precision.dtype else None
     return low or found.get("ratio")
-
-
-def low_precision_there(case: Case) -> float:
-    """By how much more a low precision takes next to a plan's changes of the model than it takes without them."""
-    inspected = [case.inspected(change.strategy) for change in case.plan.changes]
-    known = [each for each in inspected if each.get("ratio") and each.get("ratio_low")]
-    return prod(float(each["ratio_low"] / each["ratio"]) for each in known)
 
 
 def issued(case: Case, *, passes: float = 1.0, update: float = 1.0) -> dict[str, float]:

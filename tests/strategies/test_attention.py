@@ -28,7 +28,7 @@ from autoopt.benchmark.whatif import without_graphs
 from autoopt.records import Change
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.flash_attention import switch_attention
-from autoopt_strategies.compute.rewriting.attention import Through, attends, ratios, survey_training
+from autoopt_strategies.compute.rewriting.attention import attends, ratios, survey_training, through
 from autoopt_strategies.compute.rewriting.attention_source import statements
 from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edited
 from benchmarks.attention import models
@@ -470,7 +470,7 @@ def flags() -> Iterator[None]:
 def test_a_copy_takes_one_back_end_and_computes_the_same() -> None:
     model, x = Attending(), torch.randn(2, 4, 16, 8)
     expected = model(x)
-    changed = Through("mem_efficient")(model)  # a CPU has no such one: what is written out is left
+    changed = through(model, "mem_efficient")  # a CPU has no such one: what is written out is left
     assert not attends(lambda: changed(x))
     assert torch.allclose(changed(x), expected, atol=1e-6)
     assert torch.backends.cuda.flash_sdp_enabled(), "the process goes on with all of them"

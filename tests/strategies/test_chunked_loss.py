@@ -17,7 +17,6 @@ from autoopt.benchmark.trial_context import TrialContext
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
 from autoopt.workload import Workload
-from autoopt_strategies.compute import deferred_head
 from autoopt_strategies.compute.deferred_head import DeferHead, Logits, head_of_loss
 from tests.strategies.stand_ins import in_trial, promised
 
@@ -103,13 +102,13 @@ def gradients(model: nn.Module, loss: Any, dtype: torch.dtype | None = None) -> 
 def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of the chunks that were computed."""
     seen: list[int] = []
-    plain = deferred_head._loss_and_grad
+    plain = torch.autograd.grad
 
-    def counted(logits: torch.Tensor, *others: Any) -> Any:
+    def counted(loss: torch.Tensor, logits: torch.Tensor) -> Any:
         seen.append(logits.shape[0])
-        return plain(logits, *others)
+        return plain(loss, logits)
 
-    monkeypatch.setattr(deferred_head, "_loss_and_grad", counted)
+    monkeypatch.setattr(torch.autograd, "grad", counted)
     return seen
 
 

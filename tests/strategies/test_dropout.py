@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from autoopt.benchmark.fingerprint import without_draws
 from autoopt.records import Change
 from autoopt_strategies.compute.native_operators import NativeOperators
-from autoopt_strategies.compute.rewriting.dropout import (
+from autoopt_strategies.compute.rewriting.layers import (
     PLAIN,
     BitDropout,
     calls_functions,

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from autoopt.export.inline import Inliner
 from autoopt.records import Change
 from autoopt_strategies.compute.native_operators import statements, transforms
-from autoopt_strategies.compute.rewriting import calls, native, survey
+from autoopt_strategies.compute.rewriting import native, survey
 from autoopt_strategies.compute.rewriting.source import Refused
 from modules import printed_by
 from scripted import changed_lines, put, sites_in
@@ -29,8 +29,7 @@ TEXT = Path(operators.__file__).read_text(encoding="utf-8")
 @pytest.fixture(autouse=True)
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is timed on this machine decides nothing here."""
-    for module in (native, calls):
-        monkeypatch.setattr(module, "passes_ratio", lambda *_: 0.5)
+    monkeypatch.setattr(native, "passes_ratio", lambda *_: 0.5)
 
 
 def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -156,7 +155,7 @@ def test_a_line_that_calls_other_modules_too_stays() -> None:
 def test_the_product_takes_several_channels() -> None:
     torch.manual_seed(0)
     conv, x = nn.Conv2d(3, 4, (3, 8), bias=False), torch.randn(2, 3, 9, 8)
-    torch.testing.assert_close(calls.convolved(conv, x), conv(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(native.convolved(conv, x), conv(x), rtol=1e-4, atol=1e-5)
 
 
 class Tagger(nn.Module):
@@ -204,11 +203,11 @@ def test_first_states_are_those_of_each_sequence(first: bool) -> None:
     rnn, x = nn.LSTM(3, 4, bidirectional=True), torch.randn(6, 5, 3)
     packed = pack_padded_sequence(x, torch.tensor([2, 6, 1, 4, 3]), enforce_sorted=False)
     states = (torch.randn(2, 5, 4), torch.randn(2, 5, 4)) if first else None
-    (expected, (hidden, _)), (outputs, (last, cells)) = rnn(packed, states), calls.padded(rnn, packed, states)
+    (expected, (hidden, _)), (outputs, (last, cells)) = rnn(packed, states), native.padded(rnn, packed, states)
     torch.testing.assert_close(outputs.data, expected.data)
     torch.testing.assert_close(last, hidden)
     assert cells is None
-    assert torch.equal(calls.padded(rnn, x)[0], rnn(x)[0]), "what is not packed goes as it did"
+    assert torch.equal(native.padded(rnn, x)[0], rnn(x)[0]), "what is not packed goes as it did"
 
 
 def test_last_cell_states_that_are_used_keep_the_packed_steps() -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from autoopt.records import Change
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
-from autoopt_strategies.compute.rewriting.sigmoid import gives_full_probabilities, sigmoids_in_full
+from autoopt_strategies.compute.rewriting.layers import gives_full_probabilities, sigmoids_in_full
 from scripted import PLAIN, changed_lines, patched, sites_in
 
 AMP = load_strategies()["amp"]

@@ -77,22 +77,16 @@ class Affinity(Strategy):
         """Cores before the workload was imported, those that it lost, and those of the GPU's NUMA node."""
         if not hasattr(os, "sched_getaffinity"):
             return {}
-        now, before = os.sched_getaffinity(0), set(live.cores_at_start)
+        import torch
+
+        now, before, near = os.sched_getaffinity(0), set(live.cores_at_start), set[int]()
+        if live.device.kind == "cuda":
+            facts: Any = torch.cuda.get_device_properties(live.device.torch)
+            try:
+                slot = f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
+                node = int(Path(f"/sys/bus/pci/devices/{slot}/numa_node").read_text())
+                near = before & {*core_numbers(Path(f"/sys/devices/system/node/node{node}/cpulist").read_text())}
+            except (AttributeError, OSError, ValueError):  # an old torch, no such file in a container, or -1: one node
+                pass
         found: Setting = {"affinity": sorted(before), "lost": sorted(before - now)}
-        near = near_device(live.device.torch) & before
         return {**found, "near_device": sorted(near)} if near and near < before else found
-
-
-def near_device(device: Any) -> set[int]:
-    """Cores of the NUMA node that a CUDA device hangs on; empty where that is not known."""
-    import torch
-
-    if device.type != "cuda":
-        return set()
-    facts: Any = torch.cuda.get_device_properties(device)
-    try:
-        slot = f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
-        node = int(Path(f"/sys/bus/pci/devices/{slot}/numa_node").read_text())
-        return set(core_numbers(Path(f"/sys/devices/system/node/node{node}/cpulist").read_text()))
-    except (AttributeError, OSError, ValueError):  # an old torch, no such file in a container, or -1: one node
-        return set()

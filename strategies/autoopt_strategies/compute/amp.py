@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from math import prod
 from typing import Any
 
-from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.channels_last import to_channels_last
-from autoopt_strategies.compute.rewriting.source import part_of
-from autoopt_strategies.predictions import (
-    FASTER,
-    at_most,
-    compute_gain,
-    low_precision_there,
-    operator_share,
-    peak_ratio,
-    ranged,
-    tried_gain,
-)
+from autoopt_strategies.predictions import FASTER, at_most, compute_gain, operator_share, peak_ratio, ranged, tried_gain
 from autoopt_strategies.trying import Setting
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
+FULL = Wrap("autoopt_strategies.compute.rewriting.layers:sigmoids_in_full")
+"""``model -> model``, whose probabilities are in float32."""
 
 
 class Amp(Strategy):
@@ -69,7 +61,10 @@ class Amp(Strategy):
         ratio = found.get(f"{setting['dtype']}_channels_last") if self.companions(case, setting) else None
         ratio = ratio or found.get(setting["dtype"])
         if ratio is not None:
-            return tried_gain(case, ratio * low_precision_there(case))
+            # next to changes of the model that a low precision takes longer than it takes without them
+            others = [case.inspected(change.strategy) for change in case.plan.changes]
+            known = [each for each in others if each.get("ratio") and each.get("ratio_low")]
+            return tried_gain(case, ratio * prod(float(each["ratio_low"] / each["ratio"]) for each in known))
         ratio = peak_ratio(case, SHORT[setting["dtype"]])
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:
@@ -99,19 +94,34 @@ class Amp(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Forward and backward under autocast over those without, tried on copies of the model."""
+        import torch
+
         if live.setup.precision.dtype is not None or live.training.scaler is not None:
             return {}
-        probabilities = live.training.takes_probabilities
-        if probabilities and not _in_full(live):
-            return {"probabilities": "low"}
+        training, probabilities = live.training, live.training.takes_probabilities
+        last, model = torch.channels_last, training.model
+        if probabilities:  # torch's autocast on CUDA refuses their loss
+            from autoopt_strategies.compute.rewriting.layers import gives_full_probabilities as full
+
+            batch = training.next()[0] if live.device.kind == "cpu" else None
+            if batch is None or not full(model, lambda model: training.loss(model, batch), torch.bfloat16):
+                return {"probabilities": "low"}
+        convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+        laid_out = all(module.weight.is_contiguous(memory_format=last) for module in convolutions)
+
+        def changed(model: Any) -> Any:  # convolutions in the layout that they want besides
+            model = FULL(model) if probabilities else model
+            return model if laid_out else to_channels_last(model)
+
         wanted = ("bfloat16", "float16") if live.device.kind == "cuda" else ("bfloat16",)
-        found = {key: ratio for name in wanted for key, ratio in _tried(live, name, probabilities).items()}
+        keys = {name: name if laid_out else f"{name}_channels_last" for name in wanted}
+        found = {key: live.ratio_with(changed, dtype=getattr(torch, name)) for name, key in keys.items()}
         return found | ({"probabilities": "full"} if probabilities else {})
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         scaled = bool(setting.get("loss_scaling", False))
         changed = setup.with_precision(dtype=setting["dtype"], loss_scaling=scaled)
-        return changed.with_model(_full()) if setting.get("sigmoid") else changed
+        return changed.with_model(FULL) if setting.get("sigmoid") else changed
 
     def recipe(self, setting: Setting) -> Recipe:
         short = SHORT[setting["dtype"]]
@@ -121,9 +131,8 @@ class Amp(Strategy):
             lines += "\nscaler.step(optimizer)\nscaler.update()"
         edits: tuple[Edit, ...] = ()
         if setting.get("sigmoid"):
-            name = _full().__name__
-            lines = f"{name}(model)  # probabilities in float32\n{lines}"
-            edits = (Edit("model", (f"{name}({{model}})",), parts=(part_of(_full()),)),)
+            lines = f"sigmoids_in_full(model)  # probabilities in float32\n{lines}"
+            edits = (Edit("model", ("sigmoids_in_full({model})",), parts=(FULL.name,)),)
         return Recipe(
             edits=edits,
             pytorch=lines,
@@ -141,42 +150,3 @@ class Amp(Strategy):
             # Where both are as fast, bfloat16 needs no scaler and does not overflow.
             return fit if ratios["float16"] > FASTER * ratios["bfloat16"] else ["bfloat16"]
         return fit
-
-
-def _full() -> Callable[[Any], Any]:
-    """``model -> model``, whose probabilities are in float32."""
-    from autoopt_strategies.compute.rewriting.sigmoid import sigmoids_in_full
-
-    return sigmoids_in_full
-
-
-def _in_full(live: Any) -> bool:
-    """Whether all probabilities that the model gives can be in float32: torch's autocast on CUDA refuses their loss."""
-    import torch
-
-    from autoopt_strategies.compute.rewriting.sigmoid import gives_full_probabilities
-
-    training = live.training
-    if live.device.kind != "cpu":
-        return False
-    batch = training.next()[0]
-    return gives_full_probabilities(training.model, lambda model: training.loss(model, batch), torch.bfloat16)
-
-
-def _tried(live: Any, name: str, full: bool) -> Setting:
-    """Forward and backward under autocast over those as they are; convolutions in the layout that they want besides.
-
-    Args:
-        full: probabilities are in float32.
-    """
-    import torch
-
-    dtype, last = getattr(torch, name), torch.channels_last
-    convolutions = [module for module in live.training.model.modules() if isinstance(module, torch.nn.Conv2d)]
-    if all(module.weight.is_contiguous(memory_format=last) for module in convolutions):
-        return {name: live.ratio_with(_full() if full else None, dtype=dtype)}
-
-    def changed(model: Any) -> Any:
-        return to_channels_last(_full()(model) if full else model)
-
-    return {f"{name}_channels_last": live.ratio_with(changed, dtype=dtype)}

@@ -57,7 +57,8 @@ class CachedFeatures(Strategy):
             return Applies.no(f"{seen[0].file}:{seen[0].line} {seen[0].call}: {reason}")
         if case.workload.dataset.changes or _variants(case) > MOST_VARIANTS:
             return Applies.no("samples are augmented, or not known to be the same every time: few come twice")
-        size, free = self._bytes(case), case.workload.available_ram_bytes
+        rows, free = _variants(case) * (case.workload.train_samples or 0), case.workload.available_ram_bytes
+        size = sum(float(site.options["row_bytes"]) for site in _found(case)) * rows
         if free is None or size > FREE["memory"] * free:
             return Applies.no(f"the outputs would take {size / 1e9:.1f} GB, or how much memory is free is not known")
         once = self.once_seconds(case, {})
@@ -71,10 +72,12 @@ class CachedFeatures(Strategy):
         """A step without the calls, with what looking their outputs up takes; the first epoch saves nothing."""
         if case.pipeline is None:
             return None
-        step, saved = case.pipeline.step_seconds, _saved(case)
+        facts, step, saved = case.workload, case.pipeline.step_seconds, _saved(case)
         value = step / max(step - saved, 0.05 * step)
         estimate = Estimate(value=value, low=1.0 + 0.5 * (value - 1.0), high=1.0 + 1.5 * (value - 1.0), n=1)
-        return after_paying(case, estimate.as_kind("tried"), _computing(case, _epochs(case)))
+        seen = (case.planned_steps or 0) * (facts.batch_size or 1)
+        epochs = seen / facts.train_samples if facts.train_samples else 1.0
+        return after_paying(case, estimate.as_kind("tried"), _computing(case, epochs))
 
     def once_seconds(self, case: Case, setting: Setting) -> float | None:
         """All samples read once and given to the modules: what a trial does first, and a first epoch does anyway."""
@@ -95,10 +98,6 @@ class CachedFeatures(Strategy):
         names = ", ".join(dict.fromkeys(name for _, name in places))
         return Recipe.noted(f"kept_outputs({names}, x)  # frozen: computed once for each sample", edits=edits)
 
-    def _bytes(self, case: Case) -> float:
-        rows = _variants(case) * (case.workload.train_samples or 0)
-        return sum(float(site.options["row_bytes"]) for site in _found(case)) * rows
-
 
 def _found(case: Case) -> list[Any]:
     """Calls whose outputs can be kept, and are sooner looked up than made."""
@@ -115,11 +114,6 @@ def _variants(case: Case) -> float:
     """Different samples that augmentation makes of one, as far as was tried."""
     found = (float(site.options.get("variants") or inf) for site in _found(case))
     return 1.0 if samples_repeat(case) else max(found, default=inf)
-
-
-def _epochs(case: Case) -> float:
-    facts, steps = case.workload, case.planned_steps or 0
-    return steps * (facts.batch_size or 1) / facts.train_samples if facts.train_samples else 1.0
 
 
 def _computing(case: Case, epochs: float) -> float:

@@ -61,6 +61,5 @@ class ChannelsLast(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         line = "model = model.to(memory_format=torch.channels_last)"
-        note = line + " before training"
         edits = (Edit("model", ("{model}.to(memory_format={torch}.channels_last)",), imports=("torch",)),)
-        return Recipe.noted(line, note, edits)
+        return Recipe.noted(line, f"{line} before training", edits)

@@ -78,7 +78,34 @@ class CompileModel(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        step = self._step(case, setting)
+        """At the very best what is fused runs at its ceiling, and only kernels that stay are issued; less what is paid.
+
+        Products and a library's own kernels (recurrent layers among them) stay what they are. Of what is left to gain
+        the likeliest is half: what a fused kernel computes between reading and writing, and guards around it, cost too.
+        """
+        if case.pipeline is None:
+            return None
+        found = case.pipeline.round.operators
+        whole = sum(operator.seconds for operator in found)
+        if whole <= 0:
+            return None
+        fused = [operator for operator in found if operator.kind not in STAY]
+        best = sum(min(operator.seconds, operator.ceiling_seconds or 0.0) for operator in fused)
+        best += whole - sum(operator.seconds for operator in fused)
+        share = best / whole * busy_share(case)
+        if case.device == "cpu":  # what an operator costs next to its own seconds is Python's and autograd's
+            simulation, passes = case.pipeline.round.simulation, sum(seconds_of(case, name) for name in COMPUTE)
+            whole_step = best * (simulation.accumulation if simulation is not None else 1)  # not one micro-batch alone
+            share = min(1.0, whole_step / max(passes, 1e-12))
+        calls = sum(operator.calls or 1 for operator in found)
+        stay = calls - sum(operator.calls or 1 for operator in fused)
+        left = 0.0 if setting["mode"] == "reduce-overhead" else min(1.0, 2.0 * stay / calls)
+        most = self._gain(case, share, left)
+        likely = self._gain(case, (1.0 + share) / 2, (1.0 + left) / 2)
+        if most is None or likely is None:
+            return None
+        value = max(1.0, likely.value)
+        step = declared(ranged(likely, value, min(1.0, likely.low), max(most.high, value)))
         seconds = self.once_seconds(case, setting)
         return after_paying(case, step, seconds, least=seconds / 2)
 
@@ -91,16 +118,6 @@ class CompileModel(Strategy):
         return (AUTOTUNED if setting.get("mode") == AUTOTUNE else 1.0) * (FIRST + EACH * leaves)
 
     def settings(self, case: Case) -> Settings:
-        for setting in self._likeliest(case):
-            trial = yield setting
-            if trial is not None and any(words in trial.reason for words in NO_TOOLS):
-                return  # no other mode has what this one lacked
-            if kept(trial) and not setting.get("regional"):
-                yield {**setting, "loss": True}
-            if trial is not None and STORM in trial.reason and not setting.get("dynamic"):
-                yield {**setting, "dynamic": True}
-
-    def _likeliest(self, case: Case) -> list[Setting]:
         shapes = {"dynamic": True} if case.workload.static_shapes is False else {}
         whole: Setting = {"mode": "default", **shapes}
         found = [whole]
@@ -117,7 +134,14 @@ class CompileModel(Strategy):
         step = case.pipeline.step_seconds if case.pipeline is not None else 0.0
         if (case.planned_steps or 0) * step > PAYS * seconds and (case.seconds_left or 0.0) > TRIED * seconds:
             found.append(tuned)
-        return found
+        for setting in found:
+            trial = yield setting
+            if trial is not None and any(words in trial.reason for words in NO_TOOLS):
+                return  # no other mode has what this one lacked
+            if kept(trial) and not setting.get("regional"):
+                yield {**setting, "loss": True}
+            if trial is not None and STORM in trial.reason and not setting.get("dynamic"):
+                yield {**setting, "dynamic": True}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         mode = None if setting["mode"] == "default" else setting["mode"]
@@ -151,36 +175,6 @@ class CompileModel(Strategy):
             accelerate={"dynamo_config": dynamo},
             edits=edits,
         )
-
-    def _step(self, case: Case, setting: Setting) -> Estimate | None:
-        """The step's gain: at the very best what is fused runs at its ceiling, and only kernels that stay are issued.
-
-        Products and a library's own kernels (recurrent layers among them) stay what they are. Of what is left to gain
-        the likeliest is half: what a fused kernel computes between reading and writing, and guards around it, cost too.
-        """
-        if case.pipeline is None:
-            return None
-        found = case.pipeline.round.operators
-        whole = sum(operator.seconds for operator in found)
-        if whole <= 0:
-            return None
-        fused = [operator for operator in found if operator.kind not in STAY]
-        best = sum(min(operator.seconds, operator.ceiling_seconds or 0.0) for operator in fused)
-        best += whole - sum(operator.seconds for operator in fused)
-        share = best / whole * busy_share(case)
-        if case.device == "cpu":  # what an operator costs next to its own seconds is Python's and autograd's
-            simulation, passes = case.pipeline.round.simulation, sum(seconds_of(case, name) for name in COMPUTE)
-            whole_step = best * (simulation.accumulation if simulation is not None else 1)  # not one micro-batch alone
-            share = min(1.0, whole_step / max(passes, 1e-12))
-        calls = sum(operator.calls or 1 for operator in found)
-        stay = calls - sum(operator.calls or 1 for operator in fused)
-        left = 0.0 if setting["mode"] == "reduce-overhead" else min(1.0, 2.0 * stay / calls)
-        most = self._gain(case, share, left)
-        likely = self._gain(case, (1.0 + share) / 2, (1.0 + left) / 2)
-        if most is None or likely is None:
-            return None
-        value = max(1.0, likely.value)
-        return declared(ranged(likely, value, min(1.0, likely.low), max(most.high, value)))
 
     def _gain(self, case: Case, share: float, left: float) -> Estimate | None:
         """Forward and backward at this share of their seconds, issued in this share of the host's."""

@@ -107,7 +107,9 @@ class Logits(torch.Tensor):
     def logits(self) -> torch.Tensor:
         """The numbers themselves, with their history."""
         if self._made is None:
-            with _autocast(self._hidden, self._cast):
+            kind, dtype = self._hidden.device.type, self._cast
+            off = torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+            with torch.autocast(kind, dtype=dtype) if dtype is not None else off:
                 made = F.linear(self._hidden, self._head.weight, self._head.bias)
             made = made.float() if self._full else made
             made = F.log_softmax(made, dim=-1) if self._logs else made
@@ -122,13 +124,6 @@ def _plain(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_plain(item) for item in value)
     return {key: _plain(item) for key, item in value.items()} if type(value) is dict else value
-
-
-def _autocast(tensor: torch.Tensor, dtype: Any) -> Any:
-    kind = tensor.device.type
-    if dtype is not None:
-        return torch.autocast(kind, dtype=dtype)
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 # Operations that leave each row of words whole: they are done to the hidden states.
@@ -266,8 +261,17 @@ class ChunkedLoss(torch.autograd.Function):
                 logits = F.linear(part, table, offset)
                 if more:
                     logits[:, words:] = -torch.inf
-                loss, grad = _loss_and_grad(logits, labels[start : start + how.rows], how)
-                total += loss
+                with torch.enable_grad():
+                    logits.requires_grad_()
+                    loss = F.cross_entropy(
+                        logits.float() if how.full else logits,
+                        labels[start : start + how.rows],
+                        ignore_index=how.ignore_index,
+                        reduction="sum",
+                        label_smoothing=how.smoothing,
+                    )
+                    (grad,) = torch.autograd.grad(loss, logits)
+                total += loss.detach()
                 if to_hidden is not None:
                     to_hidden[start : start + how.rows] = grad @ table
                 if to_weight is not None:
@@ -287,20 +291,6 @@ class ChunkedLoss(torch.autograd.Function):
         weight = None if to_weight is None else to_weight[: ctx.words] * factor
         bias = None if to_bias is None else to_bias[: ctx.words] * factor
         return None if to_hidden is None else to_hidden * factor, weight, bias, None, None
-
-
-def _loss_and_grad(logits: torch.Tensor, labels: torch.Tensor, how: Chunks) -> tuple[torch.Tensor, torch.Tensor]:
-    with torch.enable_grad():
-        leaf = logits.detach().requires_grad_()
-        loss = F.cross_entropy(
-            leaf.float() if how.full else leaf,
-            labels,
-            ignore_index=how.ignore_index,
-            reduction="sum",
-            label_smoothing=how.smoothing,
-        )
-        (grad,) = torch.autograd.grad(loss, leaf)
-    return loss.detach(), grad
 
 
 # the head that goes into a loss, and whether chunks give the same
@@ -368,20 +358,12 @@ def _different(training: Any, path: str, rows: int) -> str | None:
             return training.loss(model, batch)
 
     with torch.random.fork_rng():
-        if not _in_chunks(loss(copy.deepcopy(changed), batch)):
-            return "the logits are used in a way that needs all of them at once"
-    return None if same(model, changed, loss, batch) else "in chunks the loss or its gradients are others"
-
-
-def _in_chunks(loss: torch.Tensor) -> bool:
-    """Whether a loss was made by chunks: it is, or follows from, what they give."""
-    waiting, seen = [loss.grad_fn], set()
-    while waiting:
+        waiting, seen = [loss(copy.deepcopy(changed), batch).grad_fn], set()
+    while waiting:  # back to what chunks give
         node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        if node.name() == f"{ChunkedLoss.__name__}Backward":
-            return True
-        seen.add(node)
-        waiting += [before for before, _ in node.next_functions]
-    return False
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    if not any(node.name() == f"{ChunkedLoss.__name__}Backward" for node in seen):
+        return "the logits are used in a way that needs all of them at once"
+    return None if same(model, changed, loss, batch) else "in chunks the loss or its gradients are others"

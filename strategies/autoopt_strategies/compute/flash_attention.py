@@ -99,8 +99,7 @@ class FlashAttention(Strategy):
         ratio = ratio_there(case, self.name)
         if setting.get("off") and found.get("backends"):
             ratio = min(found["backends"].values())
-        share = operator_share(case, names=SCORES)
-        return tried_or_at_most(case, ratio, None if share is None else 1 - share)
+        return tried_or_at_most(case, ratio, operator_share(case, names=SCORES))
 
     def settings(self, case: Case) -> Settings:
         found = case.inspected(self.name)

@@ -55,9 +55,10 @@ class ForcedCalls(Strategy):
     def applies(self, case: Case) -> Applies:
         if case.sites is None:
             return Applies.no("the functions of a build() are its own: such calls are advice, with their lines")
-        if _anomalies(case):
+        calls, anomalies = _forced(case)
+        if anomalies:
             return Applies.yes()
-        if not _found(case):
+        if not calls:
             return Applies.no("no such call stands alone in a line that the script runs in every step")
         share = _share(case)
         if share is None or share < LEAST_SHARE:
@@ -72,7 +73,7 @@ class ForcedCalls(Strategy):
             return None
         without, most = (1.0 / (1.0 - min(part, 0.99)) for part in (own, share))
         calls = Estimate(value=without, low=1.0, high=most, n=1).as_kind("tried")
-        if not _anomalies(case):
+        if not _forced(case)[1]:
             return calls
         found = tried_gain(case, case.inspected(self.name).get("without"), ("forward", "backward"))
         if found is None:
@@ -81,7 +82,7 @@ class ForcedCalls(Strategy):
         return found.model_copy(update={end: getattr(found, end) * getattr(calls, end) for end in ends})
 
     def settings(self, case: Case) -> list[Setting]:
-        return [{"calls": [f"{site.file}:{site.line} {site.call}" for site in (*_found(case), *_anomalies(case))]}]
+        return [{"calls": [f"{site.file}:{site.line} {site.call}" for sites in _forced(case) for site in sites]}]
 
     def inspect(self, live: Any) -> Setting:
         """Forward and backward without anomaly detection over those with it, tried on copies of the model."""
@@ -97,28 +98,16 @@ class ForcedCalls(Strategy):
         return Recipe.noted(code, note, edits)
 
 
-def _found(case: Case) -> list[Any]:
-    """Sites of lines within the script's folder that consist of such a call, in every step."""
-    return [
-        site
-        for site in _forced(case)
-        if site.call not in (*OUTPUT, *ANOMALIES) and site.options.get("alone") and (site.per_step or 0.0) >= OFTEN
-    ]
-
-
-def _anomalies(case: Case) -> list[Any]:
-    """Sites of lines within the script's folder that switch anomaly detection on."""
-    return [site for site in _forced(case) if site.call in ANOMALIES]
-
-
-def _forced(case: Case) -> list[Any]:
-    """Sites of calls that the user's own lines make within the script's folder."""
+def _forced(case: Case) -> tuple[list[Any], list[Any]]:
+    """Sites of the user's own lines within the script's folder: calls that stand alone in every step, and anomalies."""
     forced = case.sites.of("forced") if case.sites is not None else ()
-    return [site for site in forced if site.direct and not site.file.startswith("/")]
+    own = [site for site in forced if site.direct and not site.file.startswith("/") and site.call not in OUTPUT]
+    often = [site for site in own if site.options.get("alone") and (site.per_step or 0.0) >= OFTEN]
+    return [site for site in often if site.call not in ANOMALIES], [site for site in own if site.call in ANOMALIES]
 
 
 def _share(case: Case, but: tuple[str, ...] = ()) -> float | None:
     """Of a watched step, the seconds in these lines, ``but`` those of some calls; None where it was not timed."""
     step = case.sites.step_seconds if case.sites is not None else None
-    seconds = sum(site.seconds_per_step or 0.0 for site in _found(case) if site.call not in but)
+    seconds = sum(site.seconds_per_step or 0.0 for site in _forced(case)[0] if site.call not in but)
     return None if not step else min(1.0, seconds / step)

@@ -42,8 +42,8 @@ class MatmulPrecision(Strategy):
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward so on a copy; where that was not tried, from the peaks."""
         ratio, share = peak_ratio(case, INSIDE[setting["precision"]]), operator_share(case, {"matmul"})
-        best = None if ratio is None or share is None else 1 - share * (1 - 1 / ratio)
-        return tried_or_at_most(case, case.inspected(self.name).get(setting["precision"]), best)
+        saved = None if ratio is None or share is None else share * (1 - 1 / ratio)
+        return tried_or_at_most(case, case.inspected(self.name).get(setting["precision"]), saved)
 
     def settings(self, case: Case) -> list[Setting]:
         levels = ("high", "medium") if case.device == "cuda" else ("medium",)

@@ -33,7 +33,7 @@ OPERATORS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Functions of ``torch.nn.functional`` with the arguments that a patch prints."""
 CALLS = ("convolutions", "recurrent")
-"""Keys of a setting that name calls of torch's own modules, which ``rewriting.calls.KINDS`` computes otherwise."""
+"""Keys of a setting that name calls of torch's own modules, which ``rewriting.native.KINDS`` computes otherwise."""
 PARTS = ("functions", *CALLS, "dropout")
 """All keys of a setting."""
 
@@ -45,7 +45,7 @@ def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
         found.append(RewriteFunctions(tuple(setting["functions"]), statements))
     for kind in CALLS:
         if setting.get(kind):
-            from autoopt_strategies.compute.rewriting.calls import CallsOtherwise
+            from autoopt_strategies.compute.rewriting.native import CallsOtherwise
 
             found.append(CallsOtherwise(kind, tuple(setting[kind]["paths"])))
     if setting.get("dropout"):
@@ -59,7 +59,7 @@ def _by_bits(dropout: Any) -> Callable[[Any], Any]:
     Args:
         dropout: ``functions``, where the model calls those as well; else its layers alone.
     """
-    from autoopt_strategies.compute.rewriting.dropout import draw_by_bits, functions_by_bits
+    from autoopt_strategies.compute.rewriting.layers import draw_by_bits, functions_by_bits
 
     return functions_by_bits if dropout == "functions" else draw_by_bits
 
@@ -104,7 +104,7 @@ class NativeOperators(Strategy):
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Seconds of forward and backward with it on a copy; else what all such operators take is the most it saves."""
         share = operator_share(case, kinds=("elementwise",), names=("conv", "lstm", "gru", "bernoulli", "dropout"))
-        return tried_or_at_most(case, ratio_there(case, self.name), None if share is None else 1 - share)
+        return tried_or_at_most(case, ratio_there(case, self.name), share)
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)
@@ -118,7 +118,7 @@ class NativeOperators(Strategy):
         lines = [f"# in {each['function']}: torch's own {each['native']}" for each in functions]
         edits = [*edits_of(functions, statements)]
         for kind in (each for each in CALLS if setting.get(each)):
-            from autoopt_strategies.compute.rewriting.calls import KINDS
+            from autoopt_strategies.compute.rewriting.native import KINDS
 
             name, part = KINDS[kind].function.__name__, part_of(KINDS[kind].function)
             lines += [f"# {path}: {name}({path}, ...)" for path in setting[kind]["paths"]]
@@ -133,7 +133,7 @@ class NativeOperators(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Operators that a model writes out and that torch has equal and faster, and what they bring on a copy."""
-        from autoopt_strategies.compute.rewriting.dropout import calls_functions, dropouts_of
+        from autoopt_strategies.compute.rewriting.layers import calls_functions, dropouts_of
         from autoopt_strategies.compute.rewriting.native import survey_operators
 
         training = live.training
@@ -168,8 +168,12 @@ def statements(text: str, name: str, native: str, weight: str = "", bias: str = 
     named = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     if len(named) != 2:
         raise Refused(f"{name} takes more than one tensor")
-    body = body_of(function)
-    if not body or not isinstance(body[-1], ast.Return) or not all(map(_computes, body[:-1])):
+    body, targets = body_of(function), list[ast.AST]()
+    for each in body[:-1]:  # local names get values, and nothing else happens
+        one = each.target if isinstance(each, (ast.AugAssign, ast.AnnAssign)) else each
+        for target in each.targets if isinstance(each, ast.Assign) else [one]:
+            targets += target.elts if isinstance(target, ast.Tuple) else [target]
+    if not body or not isinstance(body[-1], ast.Return) or not all(isinstance(each, ast.Name) for each in targets):
         raise Refused("its statements do more than compute what is returned")
     if len({function.lineno, *(each.lineno for each in body)}) <= len(body):
         raise Refused("its statements share lines")
@@ -186,15 +190,3 @@ def statements(text: str, name: str, native: str, weight: str = "", bias: str = 
     call = written(f"return {module_name(tree, 'torch.nn.functional')}.{operator}", made, "", last.col_offset, text)
     edits = [(each.lineno, each.end_lineno or each.lineno, "") for each in body[:-1]]
     return [*edits, (last.lineno, last.end_lineno or last.lineno, call)]
-
-
-def _computes(statement: ast.stmt) -> bool:
-    """Whether a statement gives local names values, and nothing else."""
-    if isinstance(statement, ast.Assign):
-        targets = statement.targets
-    elif isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
-        targets = [statement.target]
-    else:
-        return False
-    names = [part for each in targets for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
-    return all(isinstance(each, ast.Name) for each in names)

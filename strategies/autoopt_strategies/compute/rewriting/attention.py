@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from functools import reduce
+from functools import partial, reduce
 from types import CodeType
 from typing import Any
 
@@ -45,8 +45,7 @@ def survey_attention(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]
 
 def _variants(module: nn.Module, method: Any, given: dict[str, Any]) -> Iterator[Mapping[str, str]]:
     held = {**vars(module), **dict(module.named_buffers(recurse=False))}
-    tensors = {name: tensor for name, tensor in held.items() if isinstance(tensor, torch.Tensor)}
-    causal = frozenset(name for name, tensor in tensors.items() if _lets_see_earlier(tensor))
+    causal = frozenset(name for name, each in held.items() if isinstance(each, torch.Tensor) and _is_causal(each))
     for scale, mask in attention_source.variants(text_of(method), method.__qualname__, causal):
         yield {"scale": scale, "mask": mask}
 
@@ -75,7 +74,7 @@ def attending(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[CodeT
     return found
 
 
-def _lets_see_earlier(mask: torch.Tensor) -> bool:
+def _is_causal(mask: torch.Tensor) -> bool:
     """Whether a table, at its whole length, lets each place see those up to its own: true, one or zero there alone."""
     if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or mask.numel() != mask.shape[-1] ** 2 or mask.numel() < 4:
         return False
@@ -119,21 +118,16 @@ def survey_training(
     return found | edits | {"refused": refused}
 
 
-class Through:
-    """``model -> model`` whose attention takes one back end: for a copy, whose process goes on with the others."""
+def through(model: nn.Module, name: str) -> nn.Module:
+    """The model, in place, whose attention takes one back end: for a copy, whose process goes on with the others."""
+    plain = model.forward
 
-    def __init__(self, name: str) -> None:
-        self.backends = [BACKENDS[name], SDPBackend.MATH]
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with sdpa_kernel([BACKENDS[name], SDPBackend.MATH]):
+            return plain(*args, **kwargs)
 
-    def __call__(self, model: nn.Module) -> nn.Module:
-        plain = model.forward
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            with sdpa_kernel(self.backends):
-                return plain(*args, **kwargs)
-
-        model.__dict__["forward"] = forward
-        return model
+    model.__dict__["forward"] = forward
+    return model
 
 
 def attends(run: Callable[[], Any]) -> bool:
@@ -158,8 +152,8 @@ def ratios(live: Any, changes: list[Callable[[Any], Any]]) -> dict[str, float]:
         changes: ``model -> model`` of what is changed with it.
     """
 
-    def through(name: str) -> Callable[[Any], Any]:
-        return lambda copied: Through(name)(reduce(lambda one, change: change(one), changes, copied))
+    def changed(copied: Any, name: str) -> Any:
+        return through(reduce(lambda one, change: change(one), changes, copied), name)
 
-    found = {name: live.ratio_with(through(name)) for name in BACKENDS}
+    found = {name: live.ratio_with(partial(changed, name=name)) for name in BACKENDS}
     return {name: ratio for name, ratio in found.items() if ratio is not None}

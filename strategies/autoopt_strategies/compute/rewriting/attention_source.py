@@ -17,7 +17,9 @@ from autoopt_strategies.compute.rewriting.source import Refused, function_of, mo
 
 CASTS = ("float", "to", "type_as", "half", "type", "double", "contiguous", "bfloat16")
 MODULES = ("torch", "F", "nn.functional", "torch.nn.functional", "functional")
-OPERATORS: dict[type, str] = {ast.Mult: "mul", ast.Div: "div", ast.Add: "add", ast.Sub: "sub"}
+OPERATORS: dict[type, str] = {
+    ast.Mult: "mul", ast.Div: "div", ast.Add: "add", ast.Sub: "sub", ast.MatMult: "matmul",
+}  # fmt: skip
 """Operators by the names of their functions."""
 _CALL = "__attention__"
 """Stands for the call in its statement."""
@@ -166,50 +168,36 @@ def _back(found: Found, node: ast.expr, place: int) -> None:
             found.scales.append((OPERATORS[type(found.queries.op)], found.queries.right))
             found.queries = found.queries.left
         return
-    name, arguments = "", list[ast.expr]()
-    if isinstance(node, ast.BinOp):
-        name, arguments = OPERATORS.get(type(node.op), ""), [node.left, node.right]
-    elif isinstance(node, ast.Call):
-        name, arguments, _ = _called(node)
+    name, arguments, _ = _called(node)
     if name in OPERATORS.values() and len(arguments) == 2:
-        left, right = arguments
-        _first_of(found, place, name, [(left, right), *([(right, left)] if name in ("mul", "add") else [])])
-    elif name == "masked_fill" and len(arguments) == 3:
+        reasons = []  # one side leads to the product; the other one is a scale, or is added
+        for scores, other in itertools.islice(itertools.permutations(arguments), 2 if name in ("mul", "add") else 1):
+            if isinstance(scores, ast.Constant):
+                continue
+            before = set(found.used), len(found.scales), len(found.added), len(found.kept)
+            (found.scales if name in ("mul", "div") else found.added).append((name, other))
+            try:
+                _back(found, scores, place)
+                return
+            except Refused as reason:
+                reasons.append(reason)
+                found.used = before[0]
+                del found.scales[before[1] :], found.added[before[2] :], found.kept[before[3] :]
+        raise reasons[0]
+    if name == "masked_fill" and len(arguments) == 3:
         found.kept.append((False, arguments[1], arguments[2]))
-        _back(found, arguments[0], place)
     elif isinstance(node, ast.Call) and name == "where" and len(arguments) == 3:
-        _where(found, node, arguments, place)
-    elif name in CASTS:
-        _back(found, arguments[0], place)
-    else:
+        if not isinstance(node.func, ast.Attribute) or ast.unparse(node.func.value) in MODULES:
+            condition, one, other = arguments
+            turned = _fill(one) is not None
+            arguments = [other, condition, one] if turned else [one, condition, other]
+            found.kept.append((not turned, condition, arguments[2]))
+        else:
+            found.kept.append((True, arguments[1], arguments[2]))
+    elif name not in CASTS:
         what = name or ast.unparse(node)
         raise Refused(f"between the product and the softmax stands {what}, which is not understood")
-
-
-def _first_of(found: Found, place: int, kind: str, sides: list[tuple[ast.expr, ast.expr]]) -> None:
-    """The side of an operator that leads to the product; the other one is a scale, or is added."""
-    reasons = []
-    for scores, other in (side for side in sides if not isinstance(side[0], ast.Constant)):
-        before = set(found.used), len(found.scales), len(found.added), len(found.kept)
-        (found.scales if kind in ("mul", "div") else found.added).append((kind, other))
-        try:
-            _back(found, scores, place)
-            return
-        except Refused as reason:
-            reasons.append(reason)
-            found.used = before[0]
-            del found.scales[before[1] :], found.added[before[2] :], found.kept[before[3] :]
-    raise reasons[0]
-
-
-def _where(found: Found, node: ast.Call, arguments: list[ast.expr], place: int) -> None:
-    method = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) not in MODULES
-    scores, condition, fill = arguments if method else (arguments[1], arguments[0], arguments[2])
-    turned = False
-    if not method and _fill(scores) is not None:
-        scores, fill, turned = fill, scores, True
-    found.kept.append((not turned, condition, fill))
-    _back(found, scores, place)
+    _back(found, arguments[0], place)
 
 
 def _assigned(found: Found, name: str, before: int) -> tuple[int, ast.expr]:
@@ -289,8 +277,15 @@ def _only_read(found: Found, name: str, after: int) -> tuple[int, ast.expr]:
 # expressions
 
 
-def _called(node: ast.Call) -> tuple[str, list[ast.expr], dict[str, ast.expr]]:
-    """The name of a function of torch, without the mark of writing in place, its arguments, and those by keyword."""
+def _called(node: ast.AST | None) -> tuple[str, list[ast.expr], dict[str, ast.expr]]:
+    """The name of a function of torch, without the mark of writing in place, its arguments, and those by keyword.
+
+    An operator goes by the name of its function; what is neither has an empty one.
+    """
+    if isinstance(node, ast.BinOp):
+        return OPERATORS.get(type(node.op), ""), [node.left, node.right], {}
+    if not isinstance(node, ast.Call):
+        return "", [], {}
     keywords = {each.arg: each.value for each in node.keywords if each.arg}
     if isinstance(node.func, ast.Attribute):
         owner = [] if ast.unparse(node.func.value) in (*MODULES, "self") else [node.func.value]
@@ -304,10 +299,6 @@ def _called(node: ast.Call) -> tuple[str, list[ast.expr], dict[str, ast.expr]]:
 
 def _operands(node: ast.AST | None) -> tuple[ast.expr, ast.expr, str] | None:
     """Both operands of a product, and its equation where it is an einsum; None where it is no product."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        return node.left, node.right, ""
-    if not isinstance(node, ast.Call):
-        return None
     name, arguments, _ = _called(node)
     if name in ("matmul", "bmm") and len(arguments) == 2:
         return arguments[0], arguments[1], ""

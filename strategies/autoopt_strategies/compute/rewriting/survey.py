@@ -95,15 +95,14 @@ def bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
 
 def tensors_of(given: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors of a call."""
-    return [leaf for leaf in pytree.tree_leaves(list(given.values())) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
 
 
 def with_tensors(given: dict[str, Any], tensors: list[torch.Tensor]) -> dict[str, Any]:
     """The same call with other tensors."""
     rest = iter(tensors)
-    flat, spec = pytree.tree_flatten(list(given.values()))
-    flat = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
-    return dict(zip(given, pytree.tree_unflatten(flat, spec), strict=True))
+    made: dict[str, Any] = pytree.tree_map_only(torch.Tensor, lambda _: next(rest), given)
+    return made
 
 
 def one_smaller(module: nn.Module, given: dict[str, Any]) -> dict[str, Any]:

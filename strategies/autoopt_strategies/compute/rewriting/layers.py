@@ -1,17 +1,22 @@
-"""Dropout on a CPU, whose masks are drawn as random bits."""
+"""Layers whose numbers another class computes: dropout by random bits on a CPU, probabilities in full precision."""
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 PLAIN = F.dropout
 """Torch's own."""
+VIEWS = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "Permute", "Clone", "Select", "T")
+"""Nodes of a history that leave the numbers as they are."""
 
 
 def dropout_by_bits(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
@@ -91,3 +96,76 @@ def calls_functions(loss: Callable[[], torch.Tensor]) -> bool:
     finally:
         F.dropout = plain
     return not again
+
+
+# Probabilities: a low precision rounds them to 0 and 1, from where no gradient leads back.
+
+
+class FullSigmoid(nn.Sigmoid):
+    """Probabilities of logits that were computed in a low precision, in float32."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Of a tensor of any shape."""
+        low = input.dtype in (torch.bfloat16, torch.float16)
+        return torch.sigmoid(input.float() if low else input)
+
+
+def sigmoids_in_full(model: nn.Module) -> nn.Module:
+    """The model, in place, whose sigmoid layers give float32."""
+    for module in model.modules():
+        if type(module) is nn.Sigmoid:
+            module.__class__ = FullSigmoid
+    return model
+
+
+def gives_full_probabilities(model: nn.Module, loss: Callable[[nn.Module], Any], dtype: torch.dtype) -> bool:
+    """Whether a model gives probabilities, all of them by its sigmoid layers, in float32 under autocast on a CPU.
+
+    Args:
+        model: or several that are called one by one, as parts of one.
+        loss: calls the model that it is given on a real batch.
+        dtype: of autocast.
+    """
+    copied, seen = copy.deepcopy(model), list[torch.Tensor]()
+    with torch.random.fork_rng(devices=[]), _outermost(copied, lambda output: seen.extend(_probabilities(output))):
+        loss(copied)
+        plain = len(seen)
+        sigmoids_in_full(copied)
+        with torch.autocast("cpu", dtype=dtype):
+            loss(copied)
+    full = seen[plain:]
+    return 0 < plain == len(full) and all(each.dtype == torch.float32 for each in full)
+
+
+@contextmanager
+def _outermost(model: nn.Module, gives: Callable[[Any], object]) -> Iterator[None]:
+    """Calls ``gives`` with what each call of the model gives, or of a part of it that nothing of it calls."""
+    within = 0
+
+    def begun(module: nn.Module, args: Any) -> None:
+        nonlocal within
+        within += 1
+
+    def ended(module: nn.Module, args: Any, output: Any) -> None:
+        nonlocal within
+        within -= 1
+        if not within:
+            gives(output)
+
+    hooks = [each.register_forward_pre_hook(begun) for each in model.modules()]
+    hooks += [each.register_forward_hook(ended) for each in model.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _probabilities(output: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an output whose numbers a sigmoid computed."""
+    for leaf in pytree.tree_leaves(dict(output) if hasattr(output, "keys") else output):
+        node = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
+        while node is not None and node.name().partition("Backward")[0] in VIEWS and node.next_functions:
+            node = node.next_functions[0][0]
+        if node is not None and node.name().partition("Backward")[0] == "Sigmoid":
+            yield leaf
