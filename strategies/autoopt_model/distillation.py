@@ -66,6 +66,7 @@ class TowardsTeacher:
     temperature: float = TEMPERATURE
 
     def __call__(self, loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        import torch
         import torch.nn.functional as F
 
         def distilled(model: Any, batch: Any) -> Any:
@@ -73,8 +74,11 @@ class TowardsTeacher:
             taught = next((module for module in model.modules() if hasattr(module, "unregistered")), None)
             if taught is None or taught.said is None:
                 return value
-            (student, teacher), taught.said = taught.said, None
-            student, teacher = logits_of(student), logits_of(teacher)
+            student, teacher = (  # logits, or an answer with more to it
+                answer if isinstance(answer, torch.Tensor) else getattr(answer, "logits", answer)
+                for answer in taught.said
+            )
+            taught.said = None
             near = F.kl_div(
                 F.log_softmax(student / self.temperature, -1),
                 F.log_softmax(teacher / self.temperature, -1),
@@ -85,13 +89,6 @@ class TowardsTeacher:
             return (1 - self.weight) * value + self.weight * near
 
         return distilled
-
-
-def logits_of(answer: Any) -> Any:
-    """Logits in what a model returns: themselves, or a field of an answer with more to it."""
-    import torch
-
-    return answer if isinstance(answer, torch.Tensor) else getattr(answer, "logits", answer)
 
 
 class Distillation(Strategy):

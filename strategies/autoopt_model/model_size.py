@@ -233,6 +233,7 @@ def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any,
         Refused: it cannot be built, does not take every batch, answers something else, or its optimizer trains another
             model.
     """
+    import torch
     from torch import nn
 
     try:
@@ -247,7 +248,15 @@ def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any,
         short = [at for at, count in rows.items() if count < whole.rows.get(at, count)]
         if short:
             raise Refused(f"the embedding {short[0]} would not have a row for every input")
-    _check_optimizer(live, model)
+    factory = live.workload.optimizer
+    if not isinstance(factory, torch.optim.Optimizer):  # one is made anew over the model, by names of its parameters
+        try:
+            made = factory(list(model.parameters()))
+        except Exception as error:
+            raise Refused(f"its optimizer cannot be made: {first_line(error)}") from None
+        own = {id(p) for p in model.parameters()}
+        if any(id(p) not in own for group in made.param_groups for p in group["params"]):
+            raise Refused("the optimizer takes parameters of the model that build() made, not those that it is given")
     try:
         work, shapes, loss = _forward(live, model, batch, whole.shapes if whole is not None else None)
     except Refused:
@@ -285,19 +294,3 @@ def _forward(live: Any, model: Any, batch: Any, wanted: Shapes | None) -> tuple[
     finally:
         hook.remove()
     return counter.get_total_flops(), answers[0] if answers else None, float(loss)
-
-
-def _check_optimizer(live: Any, model: Any) -> None:
-    """Refuses a factory that reaches for the model of ``build()`` past the parameters that it is given."""
-    import torch
-
-    factory = live.workload.optimizer
-    if isinstance(factory, torch.optim.Optimizer):
-        return  # made anew over the model as it is, by the names of its parameters
-    try:
-        made = factory(list(model.parameters()))
-    except Exception as error:
-        raise Refused(f"its optimizer cannot be made: {first_line(error)}") from None
-    own = {id(p) for p in model.parameters()}
-    if any(id(p) not in own for group in made.param_groups for p in group["params"]):
-        raise Refused("the optimizer takes parameters of the model that build() made, not those that it is given")

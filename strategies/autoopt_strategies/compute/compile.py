@@ -158,8 +158,10 @@ class CompileModel(Strategy):
         if setting.get("regional"):
             torchs = setting.get("torchs")  # Module.compile does nothing for a class of torch's own
             each = f"compile_in_place(block{more})" if torchs else f"block.compile({', '.join(options)})"
-            places = map(_within, setting.get("blocks") or ["layers"])
-            loops = [f"for block in {{model}}{place}:\n    {each}" for place in places]
+            loops = []
+            for path in setting.get("blocks") or ["layers"]:  # as code behind the model's name: .encoder[0].layers
+                within = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
+                loops.append(f"for block in {{model}}{within}:\n    {each}")
             line = "\n".join(loops).replace("{model}", "model")
             parts = ("autoopt.benchmark.compiling:compile_in_place",) if torchs else ()
             edits = (Edit("model", lines=tuple(loops), parts=parts),) if setting.get("blocks") else ()
@@ -180,8 +182,3 @@ class CompileModel(Strategy):
         """Forward and backward at this share of their seconds, issued in this share of the host's."""
         seconds = {name: seconds_of(case, name) * share for name in COMPUTE}
         return gain(case, {**seconds, **issued(case, passes=left)})
-
-
-def _within(path: str) -> str:
-    """A module's path as code behind its model's name: ``.encoder[0].layers``."""
-    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)

@@ -116,44 +116,32 @@ class DdpOptions(Strategy):
 
 def _options(case: Case) -> Iterator[tuple[str, list[Any] | str]]:
     """Each option with the values to try, or why there are none."""
-    there = wrapped(case, "gradient_as_bucket_view") or case.setup.distributed.bucket_view
-    yield "bucket_view", "gradients are there already" if there else [True]
-    yield "static_graph", _static_graph(case)
-    yield "bucket_megabytes", _sizes(case)
-    yield "quiet_accumulation", _quiet(case)
+    now, facts, yes = case.setup.distributed, case.workload, list[Any]([True])
+    there = wrapped(case, "gradient_as_bucket_view") or now.bucket_view
+    yield "bucket_view", "gradients are there already" if there else yes
+    if now.quiet_accumulation:
+        yield "static_graph", "the graph is learnt from the first micro-batch, which sends nothing"
+    elif wrapped(case, "static_graph") or now.static_graph:
+        yield "static_graph", "it is said already"
+    elif not (now.find_unused or wrapped(case, "find_unused_parameters")):
+        yield "static_graph", "parameters without a gradient are not searched for, so that nothing is saved"
+    else:
+        varied = facts.static_shapes is False
+        yield "static_graph", "shapes differ from batch to batch, and the graph may differ with them" if varied else yes
+    megabytes, size = gradient_bytes(case) / 2**20, now.bucket_megabytes or wrapped(case, "bucket_cap_mb") or USUAL
+    few = f"the gradients are {megabytes:.2g} MB, which are sent at once whatever the size"
+    # smaller ones begin to send sooner; larger ones use a fast link better
+    sizes = [each for each in (size / 4, size * 4) if 0.5 < each < 4 * megabytes]
+    yield "bucket_megabytes", few if megabytes < 2 else sizes
+    if not (able := described(case)):
+        yield "quiet_accumulation", able.reason
+    elif now.processes < 2 or batch_now(case)[1] < 2:
+        yield "quiet_accumulation", "a step is one micro-batch: its gradients are sent once"
+    else:
+        learnt = "the graph is learnt from a first micro-batch that is sent (static_graph)"
+        yield "quiet_accumulation", learnt if now.static_graph else yes
     if case.device != "cuda":
         yield "compression", f"torch sends bfloat16 through NCCL alone; the device is {case.device}"
     else:
-        same = case.workload.model.dtypes == ("bfloat16",)
+        same = facts.model.dtypes == ("bfloat16",)
         yield "compression", "gradients are bfloat16 already" if same else ["bfloat16"]
-
-
-def _static_graph(case: Case) -> list[Any] | str:
-    if case.setup.distributed.quiet_accumulation:
-        return "the graph is learnt from the first micro-batch, which sends nothing"
-    if wrapped(case, "static_graph") or case.setup.distributed.static_graph:
-        return "it is said already"
-    if not (case.setup.distributed.find_unused or wrapped(case, "find_unused_parameters")):
-        return "parameters without a gradient are not searched for, so that nothing is saved"
-    if case.workload.static_shapes is False:
-        return "shapes differ from batch to batch, and the graph may differ with them"
-    return [True]
-
-
-def _sizes(case: Case) -> list[Any] | str:
-    """Smaller ones begin to send sooner; larger ones use a fast link better."""
-    megabytes = gradient_bytes(case) / 2**20
-    if megabytes < 2:
-        return f"the gradients are {megabytes:.2g} MB, which are sent at once whatever the size"
-    now = case.setup.distributed.bucket_megabytes or wrapped(case, "bucket_cap_mb") or USUAL
-    return [size for size in (now / 4, now * 4) if 0.5 < size < 4 * megabytes]
-
-
-def _quiet(case: Case) -> list[Any] | str:
-    if not (able := described(case)):
-        return able.reason
-    if case.setup.distributed.processes < 2 or batch_now(case)[1] < 2:
-        return "a step is one micro-batch: its gradients are sent once"
-    if case.setup.distributed.static_graph:
-        return "the graph is learnt from a first micro-batch that is sent (static_graph)"
-    return [True]

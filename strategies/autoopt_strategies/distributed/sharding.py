@@ -92,8 +92,6 @@ def _states_stay(case: Case) -> str:
         return "SGD without momentum has no states to share out"
     if optimizer.groups > 1:
         return f"the optimizer has {optimizer.groups} groups of parameters, one can be shared out"
-    if optimizer.module == "autoopt_model.muon":
-        return "its updates need whole matrices of all parameters"
     return ""
 
 

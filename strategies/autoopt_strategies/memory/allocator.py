@@ -121,20 +121,13 @@ class Allocator(Strategy):
         """Seconds that a new page takes here, and the allocator that is loaded in place of glibc's."""
         if not hasattr(ctypes.CDLL(None), "mallopt"):
             return {}
-        preloaded = os.environ.get("LD_PRELOAD", "")
-        return {"page_seconds": page_seconds(), "allocator": next((n for n in REPLACED if n in preloaded), "")}
-
-
-def page_seconds() -> float:
-    """Seconds to be given one new page, to write to it and to give it back: the least of several turns."""
-
-    def each() -> float:
-        began = perf_counter()
-        with mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-            memory[:: mmap.PAGESIZE] = bytes(PAGES)
-        return (perf_counter() - began) / PAGES
-
-    return min(each() for _ in range(TURNS))
+        preloaded, seconds = os.environ.get("LD_PRELOAD", ""), list[float]()
+        for _ in range(TURNS):  # to be given new pages, to write to them and to give them back
+            began = perf_counter()
+            with mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+                memory[:: mmap.PAGESIZE] = bytes(PAGES)
+            seconds.append((perf_counter() - began) / PAGES)
+        return {"page_seconds": min(seconds), "allocator": next((n for n in REPLACED if n in preloaded), "")}
 
 
 def _stages(case: Case) -> tuple[str, ...]:

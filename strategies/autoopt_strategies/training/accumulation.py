@@ -135,23 +135,17 @@ def _impossible(case: Case) -> str:
 
 
 def _larger(case: Case) -> list[Setting]:
-    """Larger pieces and fewer of them, the largest first."""
-    size, count = batch_now(case)
-    divisors = [times for times in range(count, 1, -1) if count % times == 0 and _ends_alike(case, times)]
-    return [{"size": size * times, "accumulation": count // times} for times in divisors]
+    """Larger pieces and fewer of them, the largest first.
 
-
-def _ends_alike(case: Case, times: int) -> bool:
-    """Whether the run ends its epochs with the same steps in batches so many times as large.
-
-    A script divides each loss by the number of batches in a whole step, also in a last one that has fewer.
+    A script divides each loss by the number of batches in a whole step, also in a last one that has fewer: its epochs
+    must end with the same steps in larger batches.
     """
-    if case.sites is None or not case.sites.of("loader_training"):
-        return True
     loader, (size, count) = case.workload.loader, batch_now(case)
-    if loader.samples is None:
-        return False
-    if case.planned_steps and case.planned_steps * size * count <= loader.samples:
-        return True
-    batches, rest = divmod(loader.samples, size)
-    return batches % times == 0 and (loader.drop_last or not rest)
+    divisors = [times for times in range(count, 1, -1) if count % times == 0]
+    if case.sites is not None and case.sites.of("loader_training"):
+        batches, rest = divmod(loader.samples or 0, size)
+        one_epoch = case.planned_steps and case.planned_steps * size * count <= (loader.samples or 0)
+        if loader.samples is None or (rest and not loader.drop_last and not one_epoch):
+            return []
+        divisors = [times for times in divisors if one_epoch or batches % times == 0]
+    return [{"size": size * times, "accumulation": count // times} for times in divisors]

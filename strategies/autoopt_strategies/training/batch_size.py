@@ -51,9 +51,14 @@ class BatchSize(Strategy):
             return Applies.no("LBFGS has no rule for another batch")
         if case.plan.setting("accumulation") is not None:
             return Applies.no("accumulation cuts the batch into pieces: what they are is its affair")
-        if self.most(case) <= batch_now(case)[0]:
-            return Applies.no(self._limit(case))
-        return Applies.yes()
+        if self.most(case) > batch_now(case)[0]:
+            return Applies.yes()
+        used, samples = memory_used(case), facts.train_samples
+        if used and used > FILLED / 2:
+            return Applies.no(f"the device memory is {used:.0%} full already")
+        return Applies.no(
+            f"{samples} training samples leave fewer than {LEAST_STEPS} steps in an epoch of a larger batch"
+        )
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Costs of each step are paid less often; whether samples teach as much, only training reports."""
@@ -128,10 +133,3 @@ class BatchSize(Strategy):
             if trial.strategy == self.name and trial.reason.startswith(("out_of_memory", "memory:"))
         ]
         return min([most, *(size - 1 for size in failed)])
-
-    def _limit(self, case: Case) -> str:
-        used = memory_used(case)
-        if used and used > FILLED / 2:
-            return f"the device memory is {used:.0%} full already"
-        samples = case.workload.train_samples
-        return f"{samples} training samples leave fewer than {LEAST_STEPS} steps in an epoch of a larger batch"

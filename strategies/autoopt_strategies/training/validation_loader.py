@@ -68,9 +68,14 @@ class ValidationLoader(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """Larger batches share out what each costs once; workers share out the reading; others may save it all."""
-        if "loop" in setting:
-            return _loop_gain(case, setting)
         loader, evaluating, all_of_it = _loader(case), _own_seconds(case), seconds_of(case, "evaluate")
+        if "loop" in setting:  # what computing and reading the samples takes stays
+            seen = _evaluations(case)
+            samples = sum(each.samples or 0 for each in seen) // max(len(seen), 1)
+            reading = sum(seconds_of(case, name) for name in READING) * samples / (case.workload.batch_size or 1)
+            least = min(_computing(case, samples) + reading / _every(case), all_of_it)
+            left = least + (all_of_it - least) * _usual_size(case) / setting["batch_size"]
+            return declared(gain(case, {"evaluate": left}))
         if setting.keys() == {"no_grad"}:
             left = evaluating = all_of_it
         elif isinstance(loader, str) or not evaluating:
@@ -228,17 +233,6 @@ def _large(case: Case) -> int:
     return max(LARGE_BATCH, 4 * (case.workload.batch_size or 0))
 
 
-def _loop_gain(case: Case, setting: Setting) -> Estimate | None:
-    """Larger batches share out what each costs once; what reading a sample takes stays."""
-    seen = _evaluations(case)
-    samples = sum(each.samples or 0 for each in seen) // max(len(seen), 1)
-    now = seconds_of(case, "evaluate")
-    reading = sum(seconds_of(case, name) for name in READING)
-    reading *= samples / (case.workload.batch_size or 1) / _every(case)
-    least = min(_computing(case, samples) + reading, now)
-    return declared(gain(case, {"evaluate": least + (now - least) * _usual_size(case) / setting["batch_size"]}))
-
-
 def _options(case: Case, loader: Setting) -> list[Setting]:
     """Batches, workers, and both, that may shorten an evaluation: the likeliest first."""
     large = min(_large(case), loader["samples"] or _large(case))
@@ -331,7 +325,7 @@ def loop_around(path: Path, line: int) -> Setting | None:
     Returns:
         None where no function, or no loop over a name, stands there.
     """
-    loops = [(name, loop) for name, loop in _loops(_text_of(path), line) if _loader_of(loop) is not None]
+    loops = [(name, loop) for name, loop in _loops(path, line)[1] if _loader_of(loop) is not None]
     return {"function": loops[-1][0], "line": loops[-1][1].lineno} if loops else None
 
 
@@ -345,8 +339,8 @@ def loop_without_gradients(path: Path, line: int) -> Setting | None:
     Returns:
         None where each loop there trains as well, or cannot be edited.
     """
-    text = _text_of(path)
-    for name, loop in _loops(text, line):
+    text, loops = _loops(path, line)
+    for name, loop in loops:
         called = {getattr(node.func, "attr", None) for node in ast.walk(loop) if isinstance(node, ast.Call)}
         yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(loop))
         if yields or called & {"backward", "grad", "step"}:  # whoever is given a value would get no gradients, too
@@ -359,26 +353,20 @@ def loop_without_gradients(path: Path, line: int) -> Setting | None:
     return None
 
 
-def _text_of(path: Path) -> str:
+def _loops(path: Path, line: int) -> tuple[str, list[tuple[str, ast.For]]]:
+    """A file's text, and the loops of its functions around a line, the outermost first; none in what is no Python."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _loops(text: str, line: int) -> list[tuple[str, ast.For]]:
-    """The loops of functions around a line, the outermost first; none in a text that is no Python."""
-    try:
+        text = path.read_text(encoding="utf-8")
         body = _parsed(text).body
-    except SyntaxError:
-        return []
+    except (OSError, UnicodeDecodeError, SyntaxError):
+        return "", []
     found = (
         (name, node)
         for name, function in _functions(body)
         for node in ast.walk(function)
         if isinstance(node, ast.For) and node.lineno < line <= (node.end_lineno or 0)
     )
-    return sorted(found, key=lambda each: each[1].lineno)
+    return text, sorted(found, key=lambda each: each[1].lineno)
 
 
 @lru_cache(maxsize=8)
@@ -459,24 +447,20 @@ class EvaluationLoop:
     no_grad: bool = False
 
     def __call__(self, model: Any) -> Any:
-        found = self._function()
+        for module in [*sys.modules.values()]:
+            if str(getattr(module, "__file__", None) or "").endswith(self.file):
+                names: list[Any] = [module, *self.function.split(".")]
+                found = inspect.unwrap(reduce(lambda held, name: getattr(held, name, None), names))
+                if isinstance(found, types.FunctionType):
+                    break
+        else:
+            raise Refused(f"no module has {self.function} of {self.file}")
         if found not in _edited:
             found.__globals__["in_batches_of"] = in_batches_of
             wanted = {"line": self.line, "size": self.size, "no_grad": self.no_grad}
             found.__code__ = rewritten(found, wanted, statements).__code__
             _edited.add(found)  # a model that is wrapped is found again
         return model
-
-    def _function(self) -> Any:
-        for module in list(sys.modules.values()):
-            if str(getattr(module, "__file__", None) or "").endswith(self.file):
-                try:
-                    found = inspect.unwrap(reduce(getattr, self.function.split("."), module))  # type: ignore[arg-type]
-                except AttributeError:
-                    continue
-                if isinstance(found, types.FunctionType):
-                    return found
-        raise Refused(f"no module has {self.function} of {self.file}")
 
 
 _edited: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
