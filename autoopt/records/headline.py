@@ -22,7 +22,7 @@ class Headline(Record):
     ``kind``: ``to_target``, each side with its own seconds and steps to the target; ``same_steps``, both over as many
     steps, and the plan over those more that its rounding is charged as; ``per_step``, the seconds of one step.
     ``value``: ``baseline_seconds`` over ``best_seconds``, which are geometric means over pairs of trainings. ``low``,
-    ``high``: None with one pair of trainings, which is a point. ``n``: pairs of trainings; of a modelled record the
+    ``high``: None with one pair of trainings, which is a point. ``n``: pairs of trainings; without any the
     repeats of the blocks it rests on. ``step_ratio``: of the seconds a step, start and evaluations included;
     ``steps_ratio``: of the steps that each side needed or is charged, None where both take the same. Their product is
     ``value``. An estimate of one pair has its value as both ends, and no confidence.
@@ -94,7 +94,7 @@ class Headline(Record):
             control_failed: the baseline against itself is not 1.00 (:meth:`autoopt.records.Noise.failed`).
         """
         if self.source == "modelled":
-            why = "the trainings to the lower target did not gain" if self.pairs else "the two were not trained"
+            why = "the trainings were shorter than the planned run" if self.pairs else "the two were not trained"
             return (f"the figure is estimated from measured parts: {why}",)
         found = []
         if self.target_missed:
@@ -126,7 +126,8 @@ class Headline(Record):
             shown += f" [{low:.2f}, {high:.2f}]"
         what = "whole runs" if self.whole else "trainings"
         pairs = f"one pair of {what}" if self.n == 1 else f"{self.n} pairs"
-        shown += ", modelled" if self.source == "modelled" else f", {pairs}"
+        shown += ", modelled" if self.source == "modelled" else ""
+        shown += f", {pairs}" if self.pairs or self.source == "trained" else ""
         return f"{shown}; target not reached" if self.target_missed else shown
 
 

@@ -194,7 +194,7 @@ def test_trainings_make_the_headline_and_blocks_are_held_against_it(
 
 
 @pytest.mark.parametrize(
-    ("whole", "planned", "ratio"), [(False, None, 2.0), (False, 100, 2.0), (False, 1000, 3.0), (True, 100, 3.0)]
+    ("whole", "planned", "ratio"), [(False, None, 2.0), (False, 100, 2.0), (False, 1000, 2.0), (True, 100, 3.0)]
 )
 def test_what_a_script_imports_is_a_part_of_its_trainings(whole: bool, planned: int | None, ratio: float) -> None:
     """A trial's process begins with torch at hand; whole runs hold the interpreter's start themselves."""
@@ -260,6 +260,31 @@ def test_without_a_target_a_training_that_went_on_counts_as_far_as_the_other_wen
     assert headline.kind == "same_steps"
     assert headline.value == pytest.approx(2.0)
     assert (headline.baseline_steps, headline.best_steps) == (480, 480)
+
+
+def test_trainings_that_were_cut_short_are_put_together_to_the_planned_run() -> None:
+    """Their start is a larger share of them, and the evaluations that they did not come to are of the run as well."""
+    cut = {"fixed_seconds": 4.0, "evaluation_seconds": 0.0, "evaluations": 0, "curve": curve()}
+    trainings = TrainedPair(
+        baseline=run(0, to=None, steps=100, training_seconds=10.0, **cut),
+        best=run(0, to=None, steps=100, training_seconds=5.0, **cut),
+    )
+    whole = RunParts(imports_seconds=1.0, evaluation_seconds=2.0, evaluate_every=200.0)
+    known = Evidence(baseline_runs=(trainings.baseline,), planned_steps=400, run=whole)
+    without = OBJECTIVE.model_copy(update={"target": None})
+    headline = headline_of([trainings], comparison(), known, without, SAME, 0.02)
+    assert headline is not None
+    assert (headline.kind, headline.source, headline.planned) == ("same_steps", "modelled", True)
+    assert headline.baseline_seconds == pytest.approx(1 + 4 + 400 * 0.1 + 2 * 2)
+    assert headline.best_seconds == pytest.approx(1 + 4 + 400 * 0.05 + 2 * 2)
+    assert (round(headline.baseline_steps), headline.pairs, headline.low) == (400, 1, None)
+    assert headline.text == "1.69x faster over the planned run, modelled, one pair of trainings"
+    assert "shorter than the planned run" in headline.doubts(control_failed=False)[0]
+    to_the_end = headline_of(
+        [trainings], comparison(), known.model_copy(update={"planned_steps": 100}), without, SAME, 0
+    )
+    assert to_the_end is not None
+    assert to_the_end.source == "trained"
 
 
 def test_seconds_that_do_not_divide_to_the_value_are_no_headline() -> None:

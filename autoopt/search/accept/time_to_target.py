@@ -146,19 +146,41 @@ def same_steps(
         one, over = Parts(_fixed(comparison.incumbent), times[0], float(evidence.planned_steps)), evidence.planned_steps
     else:
         return None
-    one = _between(one, evidence, comparison.incumbent)
-    # a process that switches between plans shows the start of one of them alone
-    started = comparison.incumbent.fixed_seconds and comparison.candidate.fixed_seconds
-    extra = _fixed(comparison.candidate) - _fixed(comparison.incumbent) if started else 0.0
+    one = _between(_with_imports(one, evidence), evidence, comparison.incumbent)
+    extra = _fixed(comparison.candidate) - _fixed(comparison.incumbent) if _started(comparison) else 0.0
     other = replace(
-        one,
+        _other(one, comparison, evidence),
         fixed_seconds=max(one.fixed_seconds + extra, 0.0),
         step_seconds=times[1],
-        evaluation_seconds=one.evaluation_seconds * _evaluating(evidence),
-        checkpoint_seconds=one.checkpoint_seconds * (evidence.checkpoint_ratio or 1.0),
-        epoch_seconds=_epoch(comparison.candidate, one.steps_per_epoch) if started else one.epoch_seconds,
     )
     return SameSteps(one, other, time_ratio(one, other, comparison.estimate), over)
+
+
+def _started(comparison: Comparison) -> bool:
+    """Whether both sides' starts were seen: a process that switches between plans shows that of one of them alone."""
+    return bool(comparison.incumbent.fixed_seconds and comparison.candidate.fixed_seconds)
+
+
+def _other(one: Parts, comparison: Comparison, evidence: Evidence) -> Parts:
+    """The incumbent's parts with what comes between steps as the candidate has it."""
+    epoch = _epoch(comparison.candidate, one.steps_per_epoch) if _started(comparison) else one.epoch_seconds
+    return replace(
+        one,
+        evaluation_seconds=one.evaluation_seconds * _evaluating(evidence),
+        checkpoint_seconds=one.checkpoint_seconds * (evidence.checkpoint_ratio or 1.0),
+        epoch_seconds=epoch,
+    )
+
+
+def _beyond(trained: Parts, whole: Parts) -> Parts:
+    """Parts of a whole run of what a training that was cut short does not hold already in its own."""
+    if trained.evaluate_every is not None:
+        whole = replace(whole, evaluation_seconds=trained.evaluation_seconds)
+    if trained.steps > (whole.steps_per_epoch or math.inf):
+        whole = replace(whole, epoch_seconds=0.0)
+    if trained.steps >= (whole.checkpoint_every or math.inf):
+        whole = replace(whole, checkpoint_seconds=0.0)
+    return whole
 
 
 def _between(one: Parts, evidence: Evidence, side: Side) -> Parts:
@@ -177,8 +199,7 @@ def _between(one: Parts, evidence: Evidence, side: Side) -> Parts:
         known |= {"evaluation_seconds": seconds, "evaluate_every": run.evaluate_every}
     else:  # their evaluations hold the checkpoints, which come between steps as they do
         known |= {"checkpoint_every": None}
-    start = run.imports_seconds or 0.0
-    return replace(one, fixed_seconds=one.fixed_seconds + start, **known)
+    return replace(one, **known)
 
 
 def _epoch(side: Side, steps_per_epoch: int | None) -> float:
@@ -305,10 +326,16 @@ class Trained:
         missed = all(old is None and new is None for old, new in reached)
         return Trained("per_step", short, target_missed=missed) if short else None
 
-    def over(self, steps: int, quality: Quality | None) -> Trained:
-        """The same over the steps of the planned run, of which the fixed cost is paid once all the same."""
+    def over(self, steps: int, quality: Quality | None, comparison: Comparison, evidence: Evidence) -> Trained:
+        """The same over the steps of the planned run, with what the trainings did not come to: of that the fixed cost
+        is paid once all the same, and evaluations, checkpoints and epochs' starts are as they were measured apart."""
         more = price_of(quality) * steps
-        return Trained("same_steps", tuple((old.planned(steps), new.planned(more)) for old, new in self.timed))
+        timed = []
+        for old, new in self.timed:
+            before = _beyond(old, _between(old, evidence, comparison.incumbent))
+            whole = _other(_between(new, evidence, comparison.incumbent), comparison, evidence)
+            timed.append((before.planned(steps), _beyond(new, whole).planned(more)))
+        return Trained("same_steps", tuple(timed), time_sliced=self.time_sliced)
 
     def ratio(self, process_sd: float | None) -> Estimate:
         """Of whole trainings; with one pair the interval is the guess of their scatter alone. Where the sides took
@@ -392,19 +419,20 @@ def headline_of(
 ) -> Headline | None:
     """The headline: of the trainings where there are any, else modelled; None where nothing was measured.
 
-    What is paid once may not pay on the way to a target that a short baseline set, and pay over the planned run. That
-    run is then put together from the trainings' own parts, and called modelled. ``quality``: see :meth:`Trained.of`;
-    ``process_sd``: see :func:`autoopt.search.accept.trainings.ratio_of_pairs`.
+    Trainings that were cut short of the planned run stand for it: of that their start is another share, and it has
+    evaluations that they did not come to. It is put together from the trainings' own parts, and called modelled. So is
+    it where what is paid once does not pay on the way to a target that a short baseline set. ``quality``: see
+    :meth:`Trained.of`; ``process_sd``: see :func:`autoopt.search.accept.trainings.ratio_of_pairs`.
     """
     trained = Trained.of(pairs, evidence, objective, quality)
     if trained is None:
         return _modelled(comparison, evidence, objective, quality)
-    found = trained.headline(pairs, comparison, process_sd)
-    steps, otherwise = evidence.planned_steps, evidence.risk.trains_otherwise
-    stands_for_more = objective.users_target is None and not otherwise and steps is not None
-    if found.value <= 1.0 and stands_for_more and steps is not None and steps > (found.baseline_steps or 0.0):
-        planned = trained.over(steps, quality).headline(pairs, comparison, process_sd, "modelled")
-        if planned.value > 1.0:
+    found, steps = trained.headline(pairs, comparison, process_sd), evidence.planned_steps
+    stands_for_more = objective.users_target is None and not evidence.risk.trains_otherwise and not found.whole
+    if stands_for_more and steps is not None and steps > (found.baseline_steps or 0.0):
+        run = trained.over(steps, quality, comparison, evidence)
+        planned = run.headline(pairs, comparison, process_sd, "modelled")
+        if found.kind == "same_steps" or found.value <= 1.0 < planned.value:
             return planned
     return found
 
@@ -498,11 +526,13 @@ def _parts(
     run: TrainingRun, objective: Objective, evidence: Evidence, step_seconds: float | None = None
 ) -> Parts | None:
     """The parts of a run to the target, with what a script imports: a trial's process begins with that at hand."""
-    found, planned = parts_to(run, objective, step_seconds), evidence.planned_steps
-    # what was cut short stands for a longer run, of which the start is a small part
-    if found is None or evidence.run is None or run.stopped == WHOLE_RUN or (planned and run.steps < planned):
-        return found
-    return replace(found, fixed_seconds=found.fixed_seconds + (evidence.run.imports_seconds or 0.0))
+    found = parts_to(run, objective, step_seconds)
+    return found if found is None or run.stopped == WHOLE_RUN else _with_imports(found, evidence)
+
+
+def _with_imports(one: Parts, evidence: Evidence) -> Parts:
+    seconds = evidence.run.imports_seconds if evidence.run is not None else None
+    return replace(one, fixed_seconds=one.fixed_seconds + (seconds or 0.0))
 
 
 def _point_or(ratio: Estimate) -> Estimate:
