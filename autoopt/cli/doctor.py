@@ -64,7 +64,7 @@ def describe_machine(device_name: str) -> tuple[Environment, list[Doubt]]:
 
 def lines(environment: Environment, found: list[Doubt]) -> Iterator[str]:
     """The text of the command, line by line; machine and peaks are named as in a report."""
-    from autoopt_reports.view.closing import machine_lines, peak_lines
+    from autoopt_reports.view.page import machine_lines, peak_lines
     from autoopt_reports.view.units import NOT_MEASURED
 
     peaks = environment.peaks

@@ -16,8 +16,7 @@ from autoopt_reports.terminal import console_for as console_for
 from autoopt_reports.terminal import fit
 from autoopt_reports.view import Report
 from autoopt_reports.view.adopt import Adopt, PatchView
-from autoopt_reports.view.closing import AdviceView
-from autoopt_reports.view.profile import Expectation, ProfileView
+from autoopt_reports.view.page import AdviceView, Expectation, ProfileView
 from autoopt_reports.view.stages import RunView
 from autoopt_reports.view.verdict import Fact
 

@@ -23,7 +23,7 @@ from autoopt.records import Profile, Record, Result
 from autoopt.records.writing import replacing
 from autoopt_reports.charts import planes, rows
 from autoopt_reports.view import Report
-from autoopt_reports.view.profile import ProfileView
+from autoopt_reports.view.page import ProfileView
 from autoopt_reports.view.text import Interval, Name, Number, Part, Phrase
 
 REPORT_FILE, PROFILE_FILE = "report.html", "profile.html"

@@ -15,8 +15,7 @@ from rich.live import Live
 from autoopt import events
 from autoopt.events import Event
 from autoopt.records import Estimate, Speedup
-from autoopt_reports.frame import draw
-from autoopt_reports.state import PHASES, State
+from autoopt_reports.frame import PHASES, State, draw
 from autoopt_reports.terminal import (
     clock_text,
     console_for,

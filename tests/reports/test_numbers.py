@@ -26,7 +26,7 @@ from autoopt_reports import html
 from autoopt_reports.charts import planes
 from autoopt_reports.view import Report, units
 from autoopt_reports.view.claims import claim_of
-from autoopt_reports.view.profile import ProfileView
+from autoopt_reports.view.page import ProfileView
 from autoopt_reports.view.text import Number, change_name, clip, name, say, setting_text
 from benchmarks import sample
 

@@ -26,9 +26,8 @@ from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt_reports import html
 from autoopt_reports.console import console_for, profile_summary, summary
-from autoopt_reports.frame import draw, trial_line
+from autoopt_reports.frame import State, draw, stacked, trial_line
 from autoopt_reports.live import LiveView, PlainView, View, describe, make_view
-from autoopt_reports.state import State, stacked
 from autoopt_reports.terminal import encodable
 from benchmarks import sample
 

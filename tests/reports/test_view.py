@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoopt import records as r
 from autoopt_reports import html
 from autoopt_reports.view import Report
-from autoopt_reports.view.profile import ProfileView
+from autoopt_reports.view.page import ProfileView
 from autoopt_reports.view.quality import claim_of, quality_view
 from autoopt_reports.view.text import interval
 from autoopt_reports.view.verdict import VerdictView

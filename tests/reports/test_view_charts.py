@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt import records as r
-from autoopt_reports.charts.plane import Frame, Scale, frame, linear_ticks, log_ticks, span
-from autoopt_reports.charts.planes import tradeoff_chart
+from autoopt_reports.charts.planes import Frame, Scale, frame, linear_ticks, log_ticks, span, tradeoff_chart
 from autoopt_reports.view import Report
 from autoopt_reports.view.learning import at, thin
-from autoopt_reports.view.pipeline import columns_of
+from autoopt_reports.view.stages import columns_of
 from autoopt_reports.view.steps import step_basis, waterfall_view
 from autoopt_reports.view.text import Number
 from autoopt_reports.view.tradeoff import knee, pareto, tradeoff_views

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autoopt_reports.charts.plane import Scale, log_ticks, span, tick_text
-from autoopt_reports.view.pipeline import Lanes, Node
-from autoopt_reports.view.stages import REST, StageRow, StagesView
+from autoopt_reports.charts.planes import Scale, log_ticks, span, tick_text
+from autoopt_reports.view.stages import REST, Lanes, Node, StageRow, StagesView
 from autoopt_reports.view.steps import Forest, Waterfall
 from autoopt_reports.view.text import Name, Number
 

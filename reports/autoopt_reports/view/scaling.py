@@ -9,8 +9,19 @@ from autoopt.records.distributed import Communication, Scaling, ScalingForecast,
 from autoopt.records.model_scaling import ModelScaling, ModelSizePoint, PowerLaw, SizeRun
 from autoopt.records.tuning import Tuning, TuningTrial
 from autoopt_reports.view import units
-from autoopt_reports.view.closing import Detail
-from autoopt_reports.view.text import Name, Number, Phrase, interval, join, name, number, numbers, say, setting_text
+from autoopt_reports.view.text import (
+    Detail,
+    Name,
+    Number,
+    Phrase,
+    interval,
+    join,
+    name,
+    number,
+    numbers,
+    say,
+    setting_text,
+)
 
 
 class ScalingRow:

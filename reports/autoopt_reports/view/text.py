@@ -50,6 +50,8 @@ class Name:
 
 
 Part = str | Number | Name
+Detail = tuple[str, Number | Name]
+"""A labelled line."""
 
 
 @dataclass(frozen=True, slots=True)
