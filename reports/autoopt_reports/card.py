@@ -54,7 +54,11 @@ def shapes(result: Result) -> list[Shape]:
     found.append(_fitted(_LEFT, 46, str(verdict.headline), 28, bold=True))
     found.append(_fitted(_LEFT, 74, "; ".join(map(str, verdict.qualifiers)) or str(verdict.support[-1]), 15, _MUTED))
     found += _bars(result)
-    found.append(_fitted(_LEFT, HEIGHT - 20, _foot(result), 13, _MUTED))
+    machine = result.environment.device_name or result.environment.device
+    checked = "verified end to end" if result.speedup.end_to_end_verified else "not verified end to end"
+    names = [each if len(each) <= 24 else each[:23] + "…" for each in (result.workload.name, machine)]
+    parts = [*names, f"autoopt {result.autoopt_version}", result.created[:10], *([checked] if result.found else [])]
+    found.append(_fitted(_LEFT, HEIGHT - 20, " · ".join(filter(None, parts)), 13, _MUTED))
     return found
 
 
@@ -85,17 +89,6 @@ def _bars(result: Result) -> list[Shape]:
         left, right = (_BAR_AT + _BAR_MOST * seconds / longest for seconds in bounds)
         shapes += [Box(left, 167, right - left, 2, _INK), *(Box(at - 1, 161, 2, 14, _INK) for at in (left, right))]
     return shapes
-
-
-def _foot(result: Result) -> str:
-    machine = result.environment.device_name or result.environment.device
-    checked = "verified end to end" if result.speedup.end_to_end_verified else "not verified end to end"
-    parts = [_short(result.workload.name), _short(machine), f"autoopt {result.autoopt_version}", result.created[:10]]
-    return " · ".join(part for part in (*parts, *([checked] if result.found else [])) if part)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 24 else name[:23] + "…"
 
 
 def _fitted(x: float, y: float, text: str, size: int, fill: str = _INK, *, bold: bool = False) -> Text:

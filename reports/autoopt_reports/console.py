@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -18,8 +19,8 @@ from autoopt_reports.view import Report
 from autoopt_reports.view.adopt import Adopt, PatchView
 from autoopt_reports.view.page import AdviceView, Expectation, ProfileView
 from autoopt_reports.view.stages import RunView
-from autoopt_reports.view.verdict import Fact
 
+Row = tuple[str | Text, ...]
 _LEVELS = {"good": "✓", "caution": "!", "open": "○"}
 
 
@@ -34,8 +35,20 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
     for line in verdict.support:
         _say(console, str(line))
     console.print()
-    _facts(console, verdict.facts, alone=verdict.status == "none")
-    _trust(console, view)
+    facts: list[Row] = []
+    for fact in verdict.facts:
+        values = str(fact.before) if verdict.status == "none" else f"{fact.before} → {fact.after}"
+        absent = fact.before.missing and fact.after.missing
+        facts.append((Text(f" {fact.label}", "dim"), str(fact.after) if absent else values))
+    _grid(console, facts)
+    console.print()
+    rows: list[Row] = []
+    for check in view.trust:
+        style = "bold" if check.level != "good" else ""
+        rows.append((Text(f" {_LEVELS[check.level]}", style), Text(check.label, style), str(check.text)))
+    rows += [(Text(" !", "bold yellow"), "Warning", str(warning)) for warning in view.warnings]
+    rows += [("", Text("Note", "dim"), Text(str(note), "dim")) for note in view.notes]
+    _grid(console, rows, padding=1)
     _changes(console, view.adopt)
     if view.patch is not None:
         _patch(console, view.patch)
@@ -49,15 +62,11 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
         _command(console, "Read the evidence", str(report))
 
 
-def _trust(console: Console, view: Report) -> None:
-    table = Table.grid(padding=(0, 1))
-    for check in view.trust:
-        style = "bold" if check.level != "good" else ""
-        table.add_row(Text(f" {_LEVELS[check.level]}", style), Text(check.label, style), Text(str(check.text)))
-    for warning in view.warnings:
-        table.add_row(Text(" !", style="bold yellow"), Text("Warning"), Text(str(warning)))
-    for note in view.notes:
-        table.add_row(Text(""), Text("Note", style="dim"), Text(str(note), style="dim"))
+def _grid(console: Console, rows: Iterable[Row], padding: int = 2) -> None:
+    """Rows of texts in columns, so many spaces apart."""
+    table = Table.grid(padding=(0, padding))
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     console.print(table)
 
 
@@ -70,34 +79,18 @@ def _command(console: Console, label: str, text: str) -> None:
     console.print(Text(f"{label + ':':<22} {text}"), soft_wrap=True)
 
 
-def _facts(console: Console, facts: tuple[Fact, ...], *, alone: bool) -> None:
-    table = Table.grid(padding=(0, 2))
-    for fact in facts:
-        if fact.before.missing and fact.after.missing:
-            values = str(fact.after)
-        else:
-            values = str(fact.before) if alone else f"{fact.before} → {fact.after}"
-        table.add_row(Text(f" {fact.label}", style="dim"), Text(values))
-    console.print(table)
-    console.print()
-
-
 def _changes(console: Console, view: Adopt) -> None:
     if not view.changes:
         return
     console.print()
     _say(console, str(view.headline), "bold")
-    table = Table.grid(padding=(0, 2))
+    rows: list[Row] = []
     for place, change in enumerate(view.changes, start=1):
         alone = change.gain.text if change.gain else "not measured by itself" if change.shared else "not measured"
         gain = f"{alone}, with {change.shared}" if change.shared else alone
-        table.add_row(
-            Text(f" {place}."),
-            Text(change.label.text),
-            Text(gain, style="bold"),
-            Text(f"{change.risk or 'risk unknown'}, {change.gate}", style="dim"),
-        )
-    console.print(table)
+        safety = f"{change.risk or 'risk unknown'}, {change.gate}"
+        rows.append((f" {place}.", change.label.text, Text(gain, "bold"), Text(safety, "dim")))
+    _grid(console, rows)
 
 
 def _patch(console: Console, view: PatchView) -> None:
@@ -115,19 +108,16 @@ def _patch(console: Console, view: PatchView) -> None:
 
 def _expectations(console: Console, rows: tuple[Expectation, ...]) -> None:
     """A row for each strategy that may be tried; the others by the reason against them."""
-    table, others = Table.grid(padding=(0, 2)), defaultdict[str, list[str]](list)
+    shown, others = list[Row](), defaultdict[str, list[str]](list)
     for row in rows:
         reason = row.reason.text if row.reason else ""
         if reason and not (row.applies and row.predicted):
             others[reason].append(re.split("[ =]", row.label.text)[0])
             continue
         expected = row.predicted.text if row.predicted else "no prediction" if row.applies else "does not apply"
-        table.add_row(
-            Text(fit(f" {row.label.text}", console.width // 2)),
-            Text(expected, style="bold" if row.applies else "dim"),
-            Text(reason, style="dim"),
-        )
-    console.print(table)
+        label, style = Text(fit(f" {row.label.text}", console.width // 2)), "bold" if row.applies else "dim"
+        shown.append((label, Text(expected, style), Text(reason, "dim")))
+    _grid(console, shown)
     if others:
         console.print()
         _say(console, "Reasons against the others:")
@@ -138,16 +128,12 @@ def _expectations(console: Console, rows: tuple[Expectation, ...]) -> None:
 def _run(console: Console, view: RunView) -> None:
     """The parts of the planned run with their seconds and shares."""
     _say(console, str(view.headline))
-    table = Table.grid(padding=(0, 2))
+    rows: list[Row] = []
     for label, seconds, share, count, each in view.rows:
         times = f"{count} x {each}" if count.value != 1 else ""
-        table.add_row(
-            Text(f" {label}", style="dim"),
-            Text(str(seconds), justify="right"),
-            Text(str(share), justify="right"),
-            Text(times, style="dim"),
-        )
-    console.print(table)
+        figures = (Text(str(figure), justify="right") for figure in (seconds, share))
+        rows.append((Text(f" {label}", "dim"), *figures, Text(times, "dim")))
+    _grid(console, rows)
     if view.missing is not None:
         _say(console, f" {view.missing}", "dim")
     console.print()

@@ -98,8 +98,17 @@ class State:
                 self.remaining = self.remaining if event.remaining is None else event.remaining
             case events.TrialProgress() if self.running is not None and self.running.started.id == event.id:
                 self.running.progress = event
-            case events.TrialEnded():
-                self._ended(event.trial, event.has_target)
+            case events.TrialEnded(trial=trial):
+                self.detail, self.has_target = "", event.has_target
+                if self.running is not None and self.running.started.id == trial.id:
+                    self.running = None
+                if trial.verdict in UNMEASURED:
+                    return
+                self.trials.appendleft(trial)
+                self.trial_seconds += [trial.seconds] if trial.seconds else []
+                if trial.verdict is Verdict.KEPT:
+                    self.gained += [trial.throughput] if trial.throughput is not None else []
+                    self.claims.append(claim_of(trial.quality))
             case events.Kept():
                 self.best = event.best
             case events.Verified():
@@ -115,20 +124,6 @@ class State:
             case events.RunEnded(result=result):
                 self.finished, self.running = True, None
                 self.best, self.speedup = result.best, result.speedup
-
-    def _ended(self, trial: Trial, has_target: bool) -> None:
-        self.detail, self.has_target = "", has_target
-        if self.running is not None and self.running.started.id == trial.id:
-            self.running = None
-        if trial.verdict in UNMEASURED:
-            return
-        self.trials.appendleft(trial)
-        if trial.seconds:
-            self.trial_seconds.append(trial.seconds)
-        if trial.verdict is Verdict.KEPT:
-            if trial.throughput is not None:
-                self.gained.append(trial.throughput)
-            self.claims.append(claim_of(trial.quality))
 
     def eta(self, elapsed: float, budget: float) -> tuple[float, float] | None:
         """Seconds to go, from and to: the quartiles of past trials times the trials to come, within the budget.
@@ -233,7 +228,12 @@ def _numbers(state: State, width: int) -> Text:
         if state.best.step_seconds is not None:
             text.append(units.duration(state.best.step_seconds.p50) + " ")
         text.append(_gain(state), style="bold blue")
-        text.append(f"  quality {_quality(state)}")
+        quality = "lost" if "lost" in state.claims else MARKS[Verdict.KEPT]
+        if "undecided" in state.claims:
+            quality = MARKS[Verdict.INCONCLUSIVE]
+        if not state.claims or "not_tested" in state.claims:  # held only where every kept trial passed a gate
+            quality = "untested"
+        text.append(f"  quality {quality}")
     text.truncate(width, overflow="ellipsis")
     return text
 
@@ -248,15 +248,6 @@ def _gain(state: State) -> str:
         return ratio_text(speedup.time_to_target or speedup.throughput)
     product = stacked(state.gained)
     return f"~{ratio_text(product)}" if product is not None else ""
-
-
-def _quality(state: State) -> str:
-    """Held only where every kept trial passed a gate."""
-    if not state.claims or any(claim == "not_tested" for claim in state.claims):
-        return "untested"
-    if "undecided" in state.claims:
-        return MARKS[Verdict.INCONCLUSIVE]
-    return "lost" if "lost" in state.claims else MARKS[Verdict.KEPT]
 
 
 def _phases(state: State, elapsed: float, budget: float, width: int) -> Text:

@@ -17,7 +17,7 @@ from autoopt_reports.view.learning import Learning, Series
 from autoopt_reports.view.scaling import AS_IT_IS, LawView, ModelScalingView, ScalingView, TuningView, drawn
 from autoopt_reports.view.stages import Roofline
 from autoopt_reports.view.text import Phrase, say
-from autoopt_reports.view.tradeoff import Spot, Tradeoff
+from autoopt_reports.view.tradeoff import Tradeoff
 from autoopt_reports.view.trials import Predictions, SearchSection
 
 
@@ -298,8 +298,13 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
     f = frame(
         span(xs if furthest is None else [*xs, furthest]), span([0.0, *wide] if memory else wide), 260, left=BESIDE
     )
-    quiet = [s for s in spots if s.kind not in SHAPES and not s.front]
-    marks = [_spot_mark(f, s) for s in spots if s not in quiet]
+    quiet, marks = [s for s in spots if s.kind not in SHAPES and not s.front], list[Mark]()
+    for s in spots:
+        word = s.kind if s.kind in {"baseline", "final"} else ""
+        word = f"{word} · knee".strip(" ·") if s.knee else word
+        if s not in quiet and s.x is not None:
+            tip = say("{}: {}, {}", s.label, s.x, s.y)
+            marks.append(f.mark(s.x.value or 0.0, s.y.value or 0.0, s.kind, tip, word))
     marks += [
         Mark(100 - 0.8, f.y.at(s.y.value or 0.0), "failed", "cross", say("{}: failed at {}", s.label, s.y))
         for s in view.failed
@@ -319,15 +324,6 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
     x_unit = (1.0, "") if view.x_label == "cost to target" else _time(max(xs))
     y_unit = (1024.0**3, " GiB") if memory else (1.0, "")
     return f.plane(view.x_label, view.y_label, paths, marks, rules, dots, x_unit, y_unit)
-
-
-def _spot_mark(f: Frame, spot: Spot) -> Mark:
-    assert spot.x is not None
-    word = spot.kind if spot.kind in {"baseline", "final"} else ""
-    word = f"{word} · knee".strip(" ·") if spot.knee else word
-    return f.mark(
-        spot.x.value or 0.0, spot.y.value or 0.0, spot.kind, say("{}: {}, {}", spot.label, spot.x, spot.y), word
-    )
 
 
 def predictions_chart(view: Predictions) -> Plane:

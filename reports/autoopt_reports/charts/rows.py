@@ -145,12 +145,10 @@ class LanesChart:
 def lanes_chart(view: Lanes) -> LanesChart:
     boxes = tuple((LEFT + node.column * COLUMN, node.lane * LANE + 22, node) for node in view.nodes)
     width = LEFT + (max((node.column for node in view.nodes), default=0) + 1) * COLUMN
-    links = tuple((_curve(*boxes[a][:2], *boxes[b][:2]), critical) for a, b, critical in view.edges)
+    links = []
+    for a, b, critical in view.edges:
+        x0, y0, x1, y1 = boxes[a][0] + BOX, boxes[a][1] + TALL // 2, boxes[b][0], boxes[b][1] + TALL // 2
+        bend = max(12, abs(x1 - x0) // 2)
+        links.append((f"M{x0} {y0}C{x0 + bend} {y0} {x1 - bend} {y1} {x1 - 4} {y1}", critical))
     lanes = tuple((place * LANE, lane) for place, lane in enumerate(view.lanes))
-    return LanesChart(width, max(1, len(view.lanes)) * LANE, lanes, boxes, links)
-
-
-def _curve(x0: int, y0: int, x1: int, y1: int) -> str:
-    x0, y0, y1 = x0 + BOX, y0 + TALL // 2, y1 + TALL // 2
-    bend = max(12, abs(x1 - x0) // 2)
-    return f"M{x0} {y0}C{x0 + bend} {y0} {x1 - bend} {y1} {x1 - 4} {y1}"
+    return LanesChart(width, max(1, len(view.lanes)) * LANE, lanes, boxes, tuple(links))

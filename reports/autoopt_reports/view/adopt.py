@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from autoopt.records import Change, JsonDict, Result, ScriptPatch, Snippets, Trial
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import SHORT, claim_of, trial_of
-from autoopt_reports.view.text import Interval, Name, Number, change_name, clean, interval, name, number, say
+from autoopt_reports.view.text import (
+    Interval,
+    Name,
+    Number,
+    change_name,
+    clean,
+    interval,
+    name,
+    number,
+    place_name,
+    say,
+)
 
 FRAMEWORKS = (
     ("pytorch", "PyTorch"),
@@ -41,7 +52,11 @@ class Adoption:
         self.label = change_name(change.strategy, change.setting)
         self.title = name(snippet.title, 120) if snippet and snippet.title else None
         self.gain, self.gain_kind, self.shared = _gain(result, change.strategy, found)
-        self.memory = _memory(result, found)
+        self.memory: tuple[Number, Number] | None = None  # peaks of the baseline, and of the trial that brought it in
+        peaks = result.baseline.peak_memory_bytes, found[1].peak_memory_bytes if found else None
+        if found is not None and None not in peaks:
+            own = number(peaks[1], units.bytes_, f"/trials/{found[0]}/peak_memory_bytes")
+            self.memory = number(peaks[0], units.bytes_, "/baseline/peak_memory_bytes"), own
         self.risk = name(risk, 20) if risk else None
         self.gate = SHORT[claim_of(found[1].quality if found else None, result.objective.mode)]
         self.trial = found[1].id if found else None
@@ -93,16 +108,6 @@ def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tup
     return seen, f"{what.replace('_', ' ')} in its trial, which it was kept for{together}", others
 
 
-def _memory(result: Result, found: tuple[int, Trial] | None) -> tuple[Number, Number] | None:
-    """Peak memory of the baseline and of the trial that brought the change in."""
-    if found is None or found[1].peak_memory_bytes is None or result.baseline.peak_memory_bytes is None:
-        return None
-    return (
-        number(result.baseline.peak_memory_bytes, units.bytes_, "/baseline/peak_memory_bytes"),
-        number(found[1].peak_memory_bytes, units.bytes_, f"/trials/{found[0]}/peak_memory_bytes"),
-    )
-
-
 def codes_of(snippets: Sequence[Snippets], names: Sequence[str] = ()) -> tuple[Code, ...]:
     """Changes in each way of training, in plan order.
 
@@ -115,9 +120,9 @@ def codes_of(snippets: Sequence[Snippets], names: Sequence[str] = ()) -> tuple[C
         if key == "pytorch":
             heads = [f"# {clean_comment(s.title or s.strategy)}\n" if names else "" for s in snippets]
             parts = [head + clean(text) for head, text in zip(heads, values, strict=True) if text]
-            text: str | None = "\n\n".join(parts) or None
+            text = "\n\n".join(parts) or None
         else:
-            text = _yaml(values) if key == "accelerate" else _keywords(_HEADS[key], values)
+            text = _configured(key, values)
         written = {s.strategy for s, value in zip(snippets, values, strict=True) if value not in (None, "")}
         absent = [strategy for strategy in names if strategy not in written]
         if text is not None and absent:
@@ -131,29 +136,21 @@ def clean_comment(text: str) -> str:
     return re.sub(r"\s+", " ", clean(text)).strip()[:200]
 
 
-def _keywords(head: str, values: list[JsonDict | None]) -> str | None:
-    """Keywords of a call, one a line."""
-    notes, merged = _merged(values)
-    lines = list(notes)
-    if merged:
+def _configured(way: str, values: list[JsonDict | None]) -> str | None:
+    """Keywords of a call, or keys of a YAML file (JSON values are YAML), one a line; a later change wins.
+
+    Each ``_note`` is a comment.
+    """
+    given = [value for value in values if value is not None]
+    lines = [f"# {clean_comment(str(value['_note']))}" for value in given if value.get("_note")]
+    merged = {key: item for value in given for key, item in value.items() if key != "_note"}
+    if way == "accelerate":
+        lines += [f"{key}: {json.dumps(item, ensure_ascii=False, default=str)}" for key, item in merged.items()]
+    elif merged:
         named = all(str(key).isidentifier() and not keyword.iskeyword(str(key)) for key in merged)
         body = [f"    {key}={item!r}," for key, item in merged.items()] if named else [f"    **{merged!r},"]
-        lines += [head, *body, ")"]
+        lines += [_HEADS[way], *body, ")"]
     return clean("\n".join(lines)) if lines else None
-
-
-def _yaml(values: list[JsonDict | None]) -> str | None:
-    """Keys of a YAML file, one a line; JSON values are YAML."""
-    notes, merged = _merged(values)
-    lines = notes + [f"{key}: {json.dumps(item, ensure_ascii=False, default=str)}" for key, item in merged.items()]
-    return clean("\n".join(lines)) if lines else None
-
-
-def _merged(values: list[JsonDict | None]) -> tuple[list[str], JsonDict]:
-    """Each ``_note`` as a comment, and the other keys; a later change wins over an earlier one."""
-    given = [value for value in values if value is not None]
-    notes = [f"# {clean_comment(str(value['_note']))}" for value in given if value.get("_note")]
-    return notes, {key: item for value in given for key, item in value.items() if key != "_note"}
 
 
 _HOW = {"patched": "in the patch", "plan only": "with the plan alone", "by hand": "manually"}
@@ -182,7 +179,7 @@ class PatchView:
             (
                 change_name(change.strategy, change.setting),
                 _HOW[change.how],
-                name(f"{change.file}:{change.line}" if change.line else change.file, 120) if change.file else None,
+                place_name(change.file, change.line),
                 name(change.reason, 300) if change.reason else None,
             )
             for change in patch.changes

@@ -77,7 +77,12 @@ def _planned(steps: float | None, result: Result) -> bool:
 def headline_phrase(result: Result) -> Phrase:
     claim = claim_of(result)
     if claim.status == "none":
-        return _nothing(result)
+        if result.stop.reason is StopReason.INTERRUPTED:
+            return say("Stopped before a gain was verified")
+        if result.fitted:
+            return say("Made to fit in memory; no safe gain found beyond that")
+        untried = all(trial.verdict in UNMEASURED for trial in result.trials)
+        return say("Nothing was tried" if untried else "No safe gain found")
     if claim.value is None:
         changes = len(result.found)
         shown = number(changes, units.count, "/best/plan/changes", how="count")
@@ -94,16 +99,6 @@ def headline_phrase(result: Result) -> Phrase:
     if claim.record is not None and claim.record.target_missed:
         text = text + "; the target was not reached in this budget"
     return text
-
-
-def _nothing(result: Result) -> Phrase:
-    if result.stop.reason is StopReason.INTERRUPTED:
-        return say("Stopped before a gain was verified")
-    if result.fitted:
-        return say("Made to fit in memory; no safe gain found beyond that")
-    if all(trial.verdict in UNMEASURED for trial in result.trials):
-        return say("Nothing was tried")
-    return say("No safe gain found")
 
 
 def qualifier_phrases(result: Result) -> tuple[Phrase, ...]:
@@ -137,23 +132,18 @@ def target_phrase(result: Result) -> Phrase:
     over, at = result.speedup.planned_steps, "/speedup/planned_steps"
     if over is not None and claim_of(result).status == "faster":
         return say("the end of its {} planned steps", number(over, units.count, at))
-    if objective.metric is None or objective.target is None or (record is not None and record.kind == "same_steps"):
-        return _step_phrase(result)
-    bound = "at least" if objective.mode == "max" else "at most"
-    return say(
-        "{} " + bound + " {}", name(objective.metric, 60), number(objective.target, units.plain, "/objective/target")
-    )
-
-
-def _step_phrase(result: Result) -> Phrase:
-    record, planned = result.speedup.headline, result.workload.max_steps
-    trained: float | None = result.baseline.trained_steps
-    at = "/baseline/trained_steps"
-    if record is not None and record.baseline_steps is not None and record.kind == "same_steps":
-        trained, at = record.baseline_steps, f"{AT}/baseline_steps"
-    if trained is None or _planned(trained, result):
+    same_steps = record is not None and record.kind == "same_steps"
+    if objective.metric is not None and objective.target is not None and not same_steps:
+        bound = "at least" if objective.mode == "max" else "at most"
+        target = number(objective.target, units.plain, "/objective/target")
+        return say("{} " + bound + " {}", name(objective.metric, 60), target)
+    planned, at = result.workload.max_steps, "/baseline/trained_steps"
+    steps: float | None = result.baseline.trained_steps
+    if record is not None and record.baseline_steps is not None and same_steps:
+        steps, at = record.baseline_steps, f"{AT}/baseline_steps"
+    if steps is None or _planned(steps, result):
         return say("its planned end")
-    step = number(trained, units.count, at)
+    step = number(steps, units.count, at)
     return say("step {}", step) if planned is None else say(
         "step {} of {}", step, number(planned, units.count, "/workload/max_steps")
     )  # fmt: skip
@@ -161,30 +151,36 @@ def _step_phrase(result: Result) -> Phrase:
 
 def run_phrases(result: Result) -> Iterator[Phrase]:
     """Seconds of both, the factors that they are made of, and whether trainings and blocks say the same."""
-    claim = claim_of(result)
+    claim, objective = claim_of(result), result.objective
     record = claim.record
+    of_baseline = objective.has_target and objective.target_source == "baseline"
+    not_users = [say("That target is what the baseline reached in its share of the budget.")] if of_baseline else []
     if record is None or claim.seconds is None or claim.status == "none":
         yield _baseline_run(result)
-        yield from _own_target(result)
+        yield from not_users
         return
     before, after = claim.seconds
+    text = say("Your {} run to {} takes {}", before, target_phrase(result), after)
     if record.kind == "per_step":
-        yield say("A training step takes {} instead of {}", after, before) + _made_from(record) + "."
-    else:
-        yield say("Your {} run to {} takes {}", before, target_phrase(result), after) + _made_from(record) + "."
+        text = say("A training step takes {} instead of {}", after, before)
+    yield text + _made_from(record) + "."
     if record.kind != "same_steps":
-        yield from _own_target(result)
+        yield from not_users
     if record.steps_ratio is not None:
-        yield _factors(record)
+        parts = []
+        for ratio, field in ((record.step_ratio, "step_ratio"), (record.steps_ratio, "steps_ratio")):
+            known = interval(ratio, f"{AT}/{field}") if ratio.confidence is not None else None
+            parts.append(known.phrase if known else say("{}", number(ratio.value, units.ratio, f"{AT}/{field}/value")))
+        counts = numbers(record, AT, units.count, "baseline_steps", "best_steps")
+        yield say("Two factors: seconds a step {}, " + steps_name(record) + " {} ({} → {}).", *parts, *counts)
     if record.agrees is False and record.blocks is not None:
-        yield disagreement(record)
-
-
-def _own_target(result: Result) -> Iterator[Phrase]:
-    """Says where a target is not the user's."""
-    objective = result.objective
-    if objective.has_target and objective.target_source == "baseline":
-        yield say("That target is what the baseline reached in its share of the budget.")
+        yield say(
+            "Trainings and interleaved blocks disagree: the trainings give {}, the blocks {}, a difference above {}. "
+            "The trainings count. Possible causes: other programs' load, start-up, evaluation, caches.",
+            number(record.value, units.ratio, f"{AT}/value"),
+            number(record.blocks.value, units.ratio, f"{AT}/blocks/value"),
+            number(record.margin, units.percent, f"{AT}/margin"),
+        )
 
 
 def _baseline_run(result: Result) -> Phrase:
@@ -212,33 +208,9 @@ def _made_from(record: Headline) -> Phrase:
     return say(words + how + ", start and evaluations included)", pairs)
 
 
-def _factors(record: Headline) -> Phrase:
-    """The time to target as seconds a step times steps."""
-    steps = record.steps_ratio
-    assert steps is not None
-    parts = []
-    for ratio, field in ((record.step_ratio, "step_ratio"), (steps, "steps_ratio")):
-        known = interval(ratio, f"{AT}/{field}") if ratio.confidence is not None else None
-        parts.append(known.phrase if known else say("{}", number(ratio.value, units.ratio, f"{AT}/{field}/value")))
-    counts = numbers(record, AT, units.count, "baseline_steps", "best_steps")
-    return say("Two factors: seconds a step {}, " + steps_name(record) + " {} ({} → {}).", *parts, *counts)
-
-
 def steps_name(record: Headline) -> str:
     """Steps that two sides differ in: those to the target, or what rounding is charged as."""
     return "steps to target" if record.kind == "to_target" else "steps, with those that rounding costs"
-
-
-def disagreement(record: Headline) -> Phrase:
-    """That trainings and interleaved blocks contradict each other, and why that may be."""
-    assert record.blocks is not None
-    return say(
-        "Trainings and interleaved blocks disagree: the trainings give {}, the blocks {}, a difference above {}. The "
-        "trainings count. Possible causes: other programs' load, start-up, evaluation, caches.",
-        number(record.value, units.ratio, f"{AT}/value"),
-        number(record.blocks.value, units.ratio, f"{AT}/blocks/value"),
-        number(record.margin, units.percent, f"{AT}/margin"),
-    )
 
 
 def verified_phrase(result: Result) -> tuple[bool, Phrase]:

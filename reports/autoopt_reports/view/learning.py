@@ -57,7 +57,22 @@ class Learning:
         self.by_steps = tuple(_series(who, c, 0) for who, c, _ in sides if c.curves)
         self.target = number(target, units.plain, "/objective/target") if target is not None else None
         self.difference = _difference(result)
-        self.tables, self.thinned = _tables(sides)
+        tables, self.thinned = list[CurveTable](), False
+        for who, configuration, path in sides:
+            for place, curve in enumerate(configuration.curves):
+                here = f"{path}/curves/{place}"
+                chosen = thin(tuple(enumerate(curve.points)), 24)
+                self.thinned = self.thinned or len(chosen) < len(curve.points)
+                rows = tuple(
+                    (
+                        number(point.step, units.count, f"{here}/points/{index}/step"),
+                        number(point.seconds, units.duration, f"{here}/points/{index}/seconds"),
+                        number(point.metric, units.plain, f"{here}/points/{index}/metric"),
+                    )
+                    for index, point in chosen
+                )
+                tables.append(CurveTable(who, number(curve.seed, units.count, f"{here}/seed"), here, rows))
+        self.tables = tuple(tables)
 
 
 def learning_view(result: Result) -> Learning | None:
@@ -113,9 +128,9 @@ def _difference(result: Result) -> Difference | None:
         return None
     means = ((x, fmean(values[: len(base)]), fmean(values[len(base) :])) for x, values in _shared((*base, *best)))
     points = tuple((x, after - before) for x, before, after in means)
-    tested = _tested(result)  # by a gate, with the tolerance in the metric's unit
-    known = tested is not None and tested[0].margin is not None
-    margin = number(tested[0].margin, units.plain, f"{tested[1]}/margin") if tested and known else None
+    tested, margin = _tested(result), None  # by a gate, with the tolerance in the metric's unit
+    if tested is not None and tested[0].margin is not None:
+        margin = number(tested[0].margin, units.plain, f"{tested[1]}/margin")
     return Difference(thin(points), margin) if points else None
 
 
@@ -127,25 +142,6 @@ def _tested(result: Result) -> tuple[Quality, str] | None:
         if trial.quality is not None and trial.quality.difference is not None:
             return trial.quality, f"/trials/{index}/quality"
     return None
-
-
-def _tables(sides: list[tuple[str, Configuration, str]]) -> tuple[tuple[CurveTable, ...], bool]:
-    tables, thinned = [], False
-    for who, configuration, path in sides:
-        for place, curve in enumerate(configuration.curves):
-            here = f"{path}/curves/{place}"
-            chosen = thin(tuple(enumerate(curve.points)), 24)
-            thinned = thinned or len(chosen) < len(curve.points)
-            rows = tuple(
-                (
-                    number(point.step, units.count, f"{here}/points/{index}/step"),
-                    number(point.seconds, units.duration, f"{here}/points/{index}/seconds"),
-                    number(point.metric, units.plain, f"{here}/points/{index}/metric"),
-                )
-                for index, point in chosen
-            )
-            tables.append(CurveTable(who, number(curve.seed, units.count, f"{here}/seed"), here, rows))
-    return tuple(tables), thinned
 
 
 def _headline(result: Result) -> Phrase:

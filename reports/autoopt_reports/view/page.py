@@ -7,7 +7,18 @@ import shlex
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from autoopt.records import Advice, Environment, EstimateKind, Peaks, Prediction, Profile, Profiled, Reproduce, Result
+from autoopt.records import (
+    Advice,
+    Configuration,
+    Environment,
+    EstimateKind,
+    Peaks,
+    Prediction,
+    Profile,
+    Profiled,
+    Result,
+    Round,
+)
 from autoopt_reports.view import units
 from autoopt_reports.view.adopt import Adopt, patch_view
 from autoopt_reports.view.learning import learning_view
@@ -35,6 +46,7 @@ from autoopt_reports.view.text import (
     name,
     number,
     numbers,
+    place_name,
     say,
     throughput,
 )
@@ -90,7 +102,9 @@ class Report(Page):
         self.account = account_phrase(result)
         self.not_measured = tuple(name(item) for item in result.not_measured)
         self.notes = tuple(name(item, 600) for item in result.notes)
-        self.commands = commands(result.reproduce, result.workload.spec)
+        asked, directory = result.reproduce.command, result.reproduce.run_directory
+        first = clean(asked) if asked else f"autoopt optimize {shlex.quote(clean(result.workload.spec))}"
+        self.commands = (first, f"autoopt report {shlex.quote(clean(directory)) if directory else 'RUN'}")
 
 
 def _subtitle(result: Result) -> Phrase:
@@ -108,30 +122,32 @@ class AdviceView:
     """One piece of advice. ``costly``: it is on one of the most expensive places of the run."""
 
     def __init__(self, item: Advice) -> None:
-        where = item.file if item.file is None or item.line is None else f"{item.file}:{item.line}"
         self.title, self.evidence = name(item.title), name(item.evidence, 600)
-        self.where = name(where) if where is not None else None
+        self.where = place_name(item.file, item.line, 240)
         self.suggestion, self.costly = clean(item.suggestion)[:2000], item.seconds is not None
 
 
 def machine_lines(environment: Environment) -> tuple[Detail, ...]:
+    def text(label: str, value: str | None) -> Detail:
+        return label, name(value) if value else Name("not recorded")
+
     at = "/environment"
     lines = [
-        _text("device", environment.device_name or environment.device),
+        text("device", environment.device_name or environment.device),
         ("device memory", number(environment.device_memory_bytes, units.bytes_, f"{at}/device_memory_bytes")),
-        _text("CPU", environment.cpu),
+        text("CPU", environment.cpu),
         ("cores", number(environment.cores, units.count, f"{at}/cores")),
         ("compute threads", number(environment.threads, units.count, f"{at}/threads")),
         ("RAM", number(environment.ram_bytes, units.bytes_, f"{at}/ram_bytes")),
         ("load while measuring", number(environment.load, units.plain, f"{at}/load")),
-        _text("operating system", environment.os),
-        _text("Python", environment.python),
-        _text("torch", environment.torch),
-        _text("CUDA", environment.cuda),
-        _text("compiler", environment.compiler),
-        _text("git commit", environment.git_commit),
+        text("operating system", environment.os),
+        text("Python", environment.python),
+        text("torch", environment.torch),
+        text("CUDA", environment.cuda),
+        text("compiler", environment.compiler),
+        text("git commit", environment.git_commit),
     ]
-    lines += [_text(name(package, 60).text, version) for package, version in sorted(environment.packages.items())[:40]]
+    lines += [text(name(package, 60).text, version) for package, version in sorted(environment.packages.items())[:40]]
     return tuple(lines)
 
 
@@ -154,25 +170,19 @@ def peak_lines(peaks: Peaks) -> tuple[Detail, ...]:
     )
 
 
-def _text(label: str, value: str | None) -> Detail:
-    return (label, name(value) if value else Name("not recorded"))
-
-
-def commands(reproduce: Reproduce, spec: str) -> tuple[str, ...]:
-    first = clean(reproduce.command) if reproduce.command else f"autoopt optimize {shlex.quote(clean(spec))}"
-    run = shlex.quote(clean(reproduce.run_directory)) if reproduce.run_directory else "RUN"
-    return (first, f"autoopt report {run}")
-
-
 _PROFILE = "autoopt profile "
 
 
 class Expectation:
-    """Expectation of a strategy for a setting; ``reason`` where it does not apply."""
+    """Expectation of a strategy for a setting; ``reason`` where it does not apply.
+
+    ``predicts``: something is expected of it; a bound says what the ceilings leave, and not what comes.
+    """
 
     def __init__(self, place: int, p: Prediction) -> None:
         self.label, self.applies = change_name(p.strategy, p.setting), p.applies
         self.predicted = interval(p.predicted, f"/predictions/{place}/predicted")
+        self.predicts = p.predicted is not None and p.predicted.kind is not EstimateKind.BOUND
         self.reason = name(p.reason) if p.reason else None
 
 
@@ -186,18 +196,33 @@ class ProfileView(Page):
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile, [("/round", profile.round)], [("before", "/baseline", profile.baseline)])
         spec, device = profile.workload.spec, profile.environment.device_name or profile.environment.device
-        first, _ = commands(profile.reproduce, spec)
         watched = [] if profile.drift is None else [Profiled(tool="watch", lines=profile.drift.summary())]
         self.subtitle = say("{} · {}", name(spec, 80), name(device, 60))
-        self.headline = _headline(profile)
-        self.support = _support(profile)
-        self.facts = _facts(profile)
+        self.headline, self.support = _speed(profile.round)
+        self.facts = _facts(profile.baseline)
         expectations = (Expectation(place, each) for place, each in enumerate(profile.predictions))
         self.expectations = tuple(sorted(expectations, key=_rank))
-        self.expectations_headline = _expected(self.expectations)
+        best = next((row for row in self.expectations if row.applies), None)
+        if best is None:
+            self.expectations_headline = say("No strategy applies")
+        elif best.predicted is None or not best.predicts:
+            self.expectations_headline = say("No strategy that applies could predict its gain")
+        else:
+            self.expectations_headline = say("The most is expected of {}: {}", best.label, best.predicted.phrase)
         self.tools = tuple(map(_tool, (*profile.profilers, *watched)))
-        self.next_command = _next(profile)
-        self.commands = (first,) if profile.reproduce.command else (f"autoopt profile {_spec(profile)}",)
+        command, named = profile.reproduce.command, shlex.quote(spec)
+        self.commands = (clean(command) if command else f"{_PROFILE}{named}",)
+        # the command that measures what the profile expects, with a script's own words where this one has them
+        self.next_command = f"autoopt optimize {named}"
+        if command.startswith(_PROFILE):
+            target, dashes, own = command.removeprefix(_PROFILE).partition("-- ")
+            asked = re.split(" --(?:with|watch)", target)[0].strip()
+            self.next_command = clean(f"autoopt optimize {asked} {dashes}{own}".replace("  ", " ")).strip()
+
+
+def _rank(row: Expectation) -> tuple[bool, bool, float]:
+    speedup = row.predicted.value.value if row.predicted else None
+    return not row.applies, not row.predicts, -(speedup or 0.0)
 
 
 def _tool(found: Profiled) -> Tool:
@@ -211,74 +236,30 @@ def _tool(found: Profiled) -> Tool:
     )
 
 
-def _next(profile: Profile) -> str:
-    """The command that measures what the profile expects, with a script's own words where its command line has them."""
-    command = profile.reproduce.command
-    if not command.startswith(_PROFILE):
-        return f"autoopt optimize {_spec(profile)}"
-    target, dashes, own = command.removeprefix(_PROFILE).partition("-- ")
-    return clean(
-        f"autoopt optimize {re.split(' --(?:with|watch)', target)[0].strip()} {dashes}{own}".replace("  ", " ")
-    ).strip()
-
-
-def _spec(profile: Profile) -> str:
-    return shlex.quote(profile.workload.spec)
-
-
-def _headline(profile: Profile) -> Phrase:
-    round_ = profile.round
-    if round_.ceiling_step_seconds is None:
-        return say("A step takes {}", number(round_.step_seconds, units.duration, "/round/step_seconds"))
-    room = round_.step_seconds / round_.ceiling_step_seconds if round_.ceiling_step_seconds else 0.0
-    shown = number(room, units.ratio, "/round/step_seconds", "/round/ceiling_step_seconds", how="quotient")
-    return say("At most {} faster, if every stage reached its ceiling on this machine", shown)
-
-
-def _support(profile: Profile) -> tuple[Phrase, ...]:
-    round_ = profile.round
-    lines = []
+def _speed(round_: Round) -> tuple[Phrase, tuple[Phrase, ...]]:
+    """The headline, and the sentences below it."""
+    step, least = numbers(round_, "/round", units.duration, "step_seconds", "ceiling_step_seconds")
+    headline, lines = say("A step takes {}", step), list[Phrase]()
     if round_.ceiling_step_seconds is not None:
-        seconds = numbers(round_, "/round", units.duration, "step_seconds", "ceiling_step_seconds")
-        lines.append(say("A step takes {}; with every stage at its ceiling it would take {}.", *seconds))
+        room = round_.step_seconds / round_.ceiling_step_seconds if round_.ceiling_step_seconds else 0.0
+        shown = number(room, units.ratio, *step.paths, *least.paths, how="quotient")
+        headline = say("At most {} faster, if every stage reached its ceiling on this machine", shown)
+        lines.append(say("A step takes {}; with every stage at its ceiling it would take {}.", step, least))
     if round_.bottleneck:
         lines.append(with_kind(say("The bottleneck is {}", name(round_.bottleneck, 60)), round_) + ".")
     lines.append(say("Nothing was changed and nothing was tried: these are measurements and predictions."))
-    return tuple(lines)
+    return headline, tuple(lines)
 
 
-def _facts(profile: Profile) -> tuple[tuple[str, Number], ...]:
-    base, step = profile.baseline, profile.baseline.step_seconds
-
-    def quantile(field: str) -> Number:
-        value = None if step is None else getattr(step, field)
-        return number(value, units.duration, "/baseline/step_seconds" + (f"/{field}" if step else ""))
-
+def _facts(base: Configuration) -> tuple[tuple[str, Number], ...]:
+    step, at = base.step_seconds, "/baseline/step_seconds"
+    unknown = number(None, units.duration, at)
+    median, slowest = numbers(step, at, units.duration, "p50", "p99") if step else (unknown, unknown)
     return (
-        ("step, median", quantile("p50")),
-        ("step, slowest hundredth", quantile("p99")),
+        ("step, median", median),
+        ("step, slowest hundredth", slowest),
         ("throughput", throughput(base, "/baseline")),
         ("peak memory", number(base.peak_memory_bytes, units.bytes_, "/baseline/peak_memory_bytes")),
         ("device busy", number(base.device_utilization, units.percent, "/baseline/device_utilization")),
         ("CPU busy", number(base.cpu_utilization, units.percent, "/baseline/cpu_utilization")),
     )
-
-
-def _rank(row: Expectation) -> tuple[bool, bool, float]:
-    speedup = row.predicted.value.value if row.predicted else None
-    return not row.applies, not _predicts(row), -(speedup or 0.0)
-
-
-def _predicts(row: Expectation) -> bool:
-    """Whether something is expected of it: a bound says what the ceilings leave, and not what comes."""
-    return row.predicted is not None and row.predicted.kind is not EstimateKind.BOUND
-
-
-def _expected(rows: tuple[Expectation, ...]) -> Phrase:
-    open_ = [row for row in rows if row.applies]
-    if not open_:
-        return say("No strategy applies")
-    best = open_[0]
-    if best.predicted is None or not _predicts(best):
-        return say("No strategy that applies could predict its gain")
-    return say("The most is expected of {}: {}", best.label, best.predicted.phrase)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoopt.records import Configuration, Quality, Result, Trial, Verdict
-from autoopt_reports.view.text import LONGEST_SENTENCES, Name, Number, Phrase, name, number, numbers, say
+from autoopt_reports.view.text import LONGEST_SENTENCES, Number, Phrase, name, number, numbers, say
 from autoopt_reports.view.units import Formatter, count, plain
 
 Claim = str
@@ -88,9 +88,8 @@ def quality_view(result: Result) -> QualityView:
     for change in result.found:
         found = trial_of(result, change.strategy)
         quality = found[1].quality if found else None
-        claims.append(
-            (claim_of(quality, mode), quality, f"/trials/{found[0]}/quality" if found else "", change.strategy)
-        )
+        at = f"/trials/{found[0]}/quality" if found else ""
+        claims.append((claim_of(quality, mode), quality, at, change.strategy))
     claim, quality, path, strategy = min(claims, key=lambda item: [*SHORT].index(item[0]))
     whole = result.quality
     # A metric of the whole plan says less than the same losses of each change, unless it says that one was lost.
@@ -118,7 +117,13 @@ def metric_phrase(result: Result) -> Phrase | None:
     if quality.seeds is not None:
         words = " over {} seed" if quality.seeds == 1 else " over {} seeds"
         text = text + say(words, number(quality.seeds, count, "/quality/seeds"))
-    return text + _too_wide(result, quality) + "."
+    difference, margin = quality.difference, quality.margin
+    worst = difference.low if result.objective.mode == "max" else -difference.high
+    passed = quality.level in _BY_LEVEL and quality.passed is True
+    if margin is not None and worst < -margin and passed:  # the metric shows nothing by itself
+        words = ", wider than the tolerance of {}: the probe shows that nothing is lost, the metric does not"
+        text += say(words, number(margin, plain, "/quality/margin"))
+    return text + "."
 
 
 def both(result: Result, form: Formatter, field: str, inner: str = "") -> tuple[Number, ...]:
@@ -171,18 +176,6 @@ def _last_of_each_step(measured: Configuration) -> dict[int, tuple[float, str]]:
     }
 
 
-def _too_wide(result: Result, quality: Quality) -> Phrase:
-    """That the metric shows nothing by itself, where its interval reaches beyond the tolerance and a probe passed."""
-    difference, margin = quality.difference, quality.margin
-    if difference is None or margin is None or quality.level not in _BY_LEVEL or quality.passed is not True:
-        return Phrase()
-    worst = difference.low if result.objective.mode == "max" else -difference.high
-    if worst >= -margin:
-        return Phrase()
-    words = ", wider than the tolerance of {}: the probe shows that nothing is lost, the metric does not"
-    return say(words, number(margin, plain, "/quality/margin"))
-
-
 def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, who: str) -> Phrase:
     metric = name(result.objective.metric or "the metric", 60)
     subject = name(who, 60) if path != "/quality" else who
@@ -195,7 +188,11 @@ def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, wh
     if claim == "not_tested" or quality is None:
         return say("{} passed no quality gate; compare {} yourself before relying on it.", subject, metric)
     if quality.difference is not None and quality.margin is not None:
-        return _difference(quality, path, metric, claim)
+        shown = _interval(quality, path), number(quality.margin, plain, f"{path}/margin")
+        text = say("{} differs by {}; the tolerance allows {}", metric, *shown)
+        if quality.seeds is not None:
+            text += say(", seeds: {}", number(quality.seeds, count, f"{path}/seeds"))
+        return text + (", and the interval reaches beyond it." if claim == "undecided" else ".")
     if claim == "lost":
         return say("{} did not pass its quality gate", subject) + _because(quality)
     if claim == "same_path":
@@ -207,14 +204,6 @@ def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, wh
 
 def _because(quality: Quality) -> Phrase:
     return say(": {}", name(quality.detail, LONGEST_SENTENCES)) if quality.detail else say(".")
-
-
-def _difference(quality: Quality, path: str, metric: Name, claim: Claim) -> Phrase:
-    shown = _interval(quality, path), number(quality.margin, plain, f"{path}/margin")
-    text = say("{} differs by {}; the tolerance allows {}", metric, *shown)
-    if quality.seeds is not None:
-        text = text + say(", seeds: {}", number(quality.seeds, count, f"{path}/seeds"))
-    return text + (", and the interval reaches beyond it." if claim == "undecided" else ".")
 
 
 def _interval(quality: Quality, path: str) -> Phrase:

@@ -7,12 +7,11 @@ from typing import Literal
 
 from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint
 from autoopt.records.model_scaling import ModelScaling, ModelSizePoint, PowerLaw, SizeRun
-from autoopt.records.tuning import Tuning, TuningTrial
+from autoopt.records.tuning import Tuning
 from autoopt_reports.view import units
 from autoopt_reports.view.text import (
     Detail,
     Name,
-    Number,
     Phrase,
     interval,
     join,
@@ -229,17 +228,10 @@ def _tuning_headline(tuning: Tuning) -> Phrase:
     best, own = tuning.trial(tuning.best), tuning.trial(tuning.default)
     if best is None:
         return say("No values reached the target within the steps that the workload's own need")
-    seconds = _seconds(tuning, best)
-    values = say("")
-    for each in tuning.own:
-        path = f"/tuning/trials/{tuning.trials.index(best)}/values/{each}"
-        values = values + say(" {} {}", name(each, 40), number(best.values[each], units.plain, path))
-    text = say("Best on the tuning seed:{}, target after {}", values, seconds)
+    row = TuningRow(tuning, tuning.trials.index(best))
+    pairs = zip(tuning.own, row.values, strict=True)
+    values = join([say(" {} {}", name(each, 40), value) for each, value in pairs], "")
+    text = say("Best on the tuning seed:{}, target after {}", values, row.seconds)
     if own is None or own.seconds_to_target is None:
         return text
-    return text + say("; the workload's own values, {}", _seconds(tuning, own))
-
-
-def _seconds(tuning: Tuning, trial: TuningTrial) -> Number:
-    path = f"/tuning/trials/{tuning.trials.index(trial)}/seconds_to_target"
-    return number(trial.seconds_to_target, units.duration, path)
+    return text + say("; the workload's own values, {}", TuningRow(tuning, tuning.trials.index(own)).seconds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoopt.records import Configuration, Operator, Peaks, Resource, Round, Snippets, Stage
+from autoopt.records import Configuration, Operator, Peaks, Resource, Round, Snippets, Stage, WholeRun
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, say
+from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, place_name, say
 
 COMPUTE = Resource.DEVICE
 ROOFS = tuple(
@@ -48,16 +48,29 @@ class StageRow:
         self.note = name(stage.note, 160) if stage.note else None
 
 
-@dataclass(frozen=True, slots=True)
 class RunView:
     """The planned run, process start to end, by its parts. ``missing``: those that were not measured.
 
     ``rows``: of each part its name, all its seconds, their share, its count, and the seconds of one occurrence.
     """
 
-    headline: Phrase
-    rows: tuple[tuple[Name, Number, Number, Number, Number], ...]
-    missing: Name | None
+    def __init__(self, whole: WholeRun, at: str) -> None:
+        self.headline = say(
+            "The planned run of {} steps takes {} from start to end, by its measured parts",
+            number(whole.steps, units.count, f"{at}/steps"),
+            number(whole.seconds, units.duration, f"{at}/seconds"),
+        )
+        self.rows = tuple(
+            (
+                name(part.name, 40),
+                number(part.seconds, units.duration, f"{at}/parts/{i}/seconds"),
+                number(part.share, units.percent, f"{at}/parts/{i}/share"),
+                number(part.count, units.count, f"{at}/parts/{i}/count"),
+                number(part.each, units.duration, f"{at}/parts/{i}/each"),
+            )
+            for i, part in enumerate(whole.parts)
+        )
+        self.missing = name(f"not measured: {', '.join(whole.missing)}", 160) if whole.missing else None
 
 
 REST = "not attributed"
@@ -85,31 +98,7 @@ class StagesView:
         self.rows_before = _rows(before, first, colours)
         self.rows_after = _rows(after, path, colours) if moved else ()
         self.idle = _idle(after, path)
-        self.run = run_view(after, path)
-
-
-def run_view(round_: Round, path: str) -> RunView | None:
-    """The whole run of a round; None where its length is not known."""
-    whole, at = round_.whole_run, f"{path}/whole_run"
-    if whole is None:
-        return None
-    rows = [
-        (
-            name(part.name, 40),
-            number(part.seconds, units.duration, f"{at}/parts/{i}/seconds"),
-            number(part.share, units.percent, f"{at}/parts/{i}/share"),
-            number(part.count, units.count, f"{at}/parts/{i}/count"),
-            number(part.each, units.duration, f"{at}/parts/{i}/each"),
-        )
-        for i, part in enumerate(whole.parts)
-    ]
-    headline = say(
-        "The planned run of {} steps takes {} from start to end, by its measured parts",
-        number(whole.steps, units.count, f"{at}/steps"),
-        number(whole.seconds, units.duration, f"{at}/seconds"),
-    )
-    missing = name(f"not measured: {', '.join(whole.missing)}", 160) if whole.missing else None
-    return RunView(headline, tuple(rows), missing)
+        self.run = RunView(after.whole_run, f"{path}/whole_run") if after.whole_run is not None else None
 
 
 def _bar(path: str, round_: Round, when: str, colours: dict[str, int]) -> StepBar:
@@ -189,16 +178,13 @@ class Point:
     def __init__(self, operator: Operator, flops: float, moved: float, when: str, path: str) -> None:
         seconds, ceiling, took = operator.seconds, operator.ceiling_seconds, f"{path}/seconds"
         self.label, self.when = name(operator.name, 60), when
-        self.intensity = _quotient(flops / moved, units.intensity, f"{path}/flops", f"{path}/bytes")
-        self.speed = _quotient(flops / seconds, units.flops, f"{path}/flops", took)
+        self.intensity = number(flops / moved, units.intensity, f"{path}/flops", f"{path}/bytes", how="quotient")
+        self.speed = number(flops / seconds, units.flops, f"{path}/flops", took, how="quotient")
         self.seconds = number(seconds, units.duration, took)
         self.of_roof = None
         if ceiling is not None:
-            self.of_roof = _quotient(ceiling / seconds, units.percent, f"{path}/ceiling_seconds", took)
-
-
-def _quotient(value: float, form: units.Formatter, *paths: str) -> Number:
-    return Number(form(value), value, paths, "quotient")
+            of = ceiling / seconds
+            self.of_roof = number(of, units.percent, f"{path}/ceiling_seconds", took, how="quotient")
 
 
 class Roofline:
@@ -227,33 +213,22 @@ class Roofline:
             for when, path, c in configurations
             if c.flops_per_second
         )
-        self.headline = _roofline_headline(self.roofs, self.steps, self.points)
+        self.headline = say("The peaks measured on this machine; the step's operations were not counted")
+        if self.steps and self.roofs:
+            best, peak = max(self.roofs, key=lambda roof: roof[1].value or 0.0)
+            speed, now = self.steps[-1][1], "now " if len(self.steps) > 1 else ""
+            share = (speed.value or 0.0) / (peak.value or 1.0)
+            reached = number(share, units.percent, *speed.paths, *peak.paths, how="quotient")
+            words = "The step " + now + "runs at {}: {} of the fastest roof measured here ({})"
+            self.headline = say(words, speed, reached, best)
+        elif points:
+            self.headline = say("The hottest operators against the peaks measured on this machine")
 
 
 def roofline_view(peaks: Peaks, rounds: Sequence[Placed], configurations: Timed) -> Roofline | None:
     """None where neither a roof nor an operator was measured."""
     found = Roofline(peaks, rounds, configurations)
     return found if found.roofs or found.points or found.steps else None
-
-
-def _roofline_headline(roofs: tuple[Labelled, ...], steps: tuple[Labelled, ...], points: tuple[Point, ...]) -> Phrase:
-    if steps and roofs:
-        best, peak = max(roofs, key=lambda roof: roof[1].value or 0.0)
-        _, speed = steps[-1]
-        share = (speed.value or 0.0) / (peak.value or 1.0)
-        reached = _quotient(share, units.percent, *speed.paths, *peak.paths)
-        return say(
-            "The step " + ("now " if len(steps) > 1 else "") + "runs at {}: {} of the fastest roof measured here ({})",
-            speed,
-            reached,
-            best,
-        )
-    if points:
-        return say("The hottest operators against the peaks measured on this machine")
-    return say("The peaks measured on this machine; the step's operations were not counted")
-
-
-Link = tuple[Name, str, Number, Number, Number, Name | None, Name | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +274,18 @@ class Lanes:
         self.index = number(round_.index, units.count, f"{path}/index")
         self.headline = _held_back_by(round_)
         self.simulated = _simulated(round_, path)
-        self.deeper = _deeper(round_, path)
+        self.deeper = tuple(
+            (
+                name(link.name, 120),
+                link.kind,
+                number(link.seconds, units.duration, f"{path}/deeper/{index}/seconds"),
+                number(link.ceiling_seconds, units.duration, f"{path}/deeper/{index}/ceiling_seconds"),
+                number(link.gap, units.ratio, f"{path}/deeper/{index}/gap"),
+                place_name(link.file, link.line),
+                name(link.note, 200) if link.note else None,
+            )
+            for index, link in enumerate(round_.deeper)
+        )
         self.notes = tuple(name(note) for note in round_.notes)
 
 
@@ -349,25 +335,6 @@ def _simulated(round_: Round, path: str) -> Phrase:
     if round_.simulation_error is not None:
         text = text + say(" (error {})", number(round_.simulation_error, units.percent, f"{path}/simulation_error"))
     return text + "."
-
-
-def _deeper(round_: Round, path: str) -> tuple[Link, ...]:
-    rows = []
-    for index, link in enumerate(round_.deeper):
-        at = f"{path}/deeper/{index}"
-        where = f"{link.file}:{link.line}" if link.file and link.line is not None else link.file
-        rows.append(
-            (
-                name(link.name, 120),
-                link.kind,
-                number(link.seconds, units.duration, f"{at}/seconds"),
-                number(link.ceiling_seconds, units.duration, f"{at}/ceiling_seconds"),
-                number(link.gap, units.ratio, f"{at}/gap"),
-                name(where, 120) if where else None,
-                name(link.note, 200) if link.note else None,
-            )
-        )
-    return tuple(rows)
 
 
 def pipeline_headline(rounds: Sequence[Placed]) -> Phrase:

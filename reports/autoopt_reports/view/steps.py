@@ -41,11 +41,8 @@ def step_basis(result: Result) -> Basis | None:
         seconds = batch / before.samples_per_second, batch / after.samples_per_second
         return Basis(words, *seconds, (*paths, "/baseline/samples_per_second"), (*paths, "/best/samples_per_second"))
     if before.step_seconds is not None and after.step_seconds is not None:
-        words, seconds = (
-            say("one training step in interleaved blocks, median"),
-            (before.step_seconds.p50, after.step_seconds.p50),
-        )
-        return Basis(words, *seconds, ("/baseline/step_seconds/p50",), ("/best/step_seconds/p50",))
+        words, paths = say("one training step in interleaved blocks, median"), ("/baseline/step_seconds/p50",)
+        return Basis(words, before.step_seconds.p50, after.step_seconds.p50, paths, ("/best/step_seconds/p50",))
     return None
 
 
@@ -84,9 +81,9 @@ def waterfall_view(result: Result) -> Waterfall | None:
         assert trial.throughput is not None
         levels.append(levels[-1] / trial.throughput.value)
         paths.append((*paths[-1], f"/trials/{index}/throughput/value"))
-    largest = max(*levels, basis.after)  # gives the unit of the whole chart, of four significant digits
-    scale, unit = units.time_unit(largest)
-    decimals = max(0, 3 - math.floor(math.log10(largest / scale)))
+    highest = max(*levels, basis.after)  # gives the unit of the whole chart, of four significant digits
+    scale, unit = units.time_unit(highest)
+    decimals = max(0, 3 - math.floor(math.log10(highest / scale)))
     shown = [round(level / scale, decimals) for level in (*levels, basis.after)]
 
     def total(label: str, place: int, level: float, source: tuple[str, ...]) -> Bar:
@@ -108,30 +105,19 @@ def waterfall_view(result: Result) -> Waterfall | None:
     left = delta(len(levels), basis.after, basis.after_paths)
     bars.append(Bar("rest", "interaction and re-measurement", levels[-1], basis.after, left))
     bars.append(total("final", len(levels), basis.after, basis.after_paths))
-    return Waterfall(_headline(bars), basis.words, tuple(bars), _note(result))
-
-
-def _headline(bars: list[Bar]) -> Phrase:
-    before, after = bars[0], bars[-1]
+    headline = say("From {} to {}", bars[0].shown, bars[-1].shown)
     gains = [bar for bar in bars if bar.kind == "gain"]
-    if not gains:
-        return say("From {} to {}", before.shown, after.shown)
-    largest = min(gains, key=lambda bar: bar.end - bar.start)
-    return say("From {} to {}; the largest piece is {} ({})", before.shown, after.shown, largest.label, largest.shown)
-
-
-def _note(result: Result) -> Phrase:
-    names = set(result.best.plan.names())
-    dropped = [t.strategy for _, t in kept_trials(result) if t.strategy not in names]
+    if gains:
+        largest = min(gains, key=lambda bar: bar.end - bar.start)
+        headline += say("; the largest piece is {} ({})", largest.label, largest.shown)
     note = say(
         "Each change takes the share its own trial measured against the plan of that moment; the interaction bar is "
         "what these shares do not explain of the final measurement."
     )
+    dropped = {t.strategy for _, t in kept_trials(result)} - set(result.best.plan.names())
     if dropped:
-        note = note + say(
-            " It also holds the removal of {}, dropped after the ablation.", Name(", ".join(sorted(set(dropped))))
-        )
-    return note
+        note += say(" It also holds the removal of {}, dropped after the ablation.", Name(", ".join(sorted(dropped))))
+    return Waterfall(headline, basis.words, tuple(bars), note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,28 +153,17 @@ def forest_view(result: Result) -> Forest | None:
     rows.sort(key=lambda row: -(row.without.value.value or 0) if row.without else 0.0)
     floor = result.noise.floor
     band = (1 / (1 + floor), 1 + floor) if floor is not None else None
-    words = (
-        say("Grey: gains under the noise floor of {}", number(floor, units.percent, "/noise/floor"))
-        if floor is not None
-        else say("The noise floor was not measured.")
-    )
-    return Forest(_forest_headline(rows, floor or 0.0), tuple(rows), band, words)
-
-
-def _forest_headline(rows: list[ForestRow], floor: float) -> Phrase:
-    tested = [row for row in rows if row.without is not None]
-    clear = [row for row in tested if row.without and (row.without.low.value or 0) > 1 + floor]
-    if not tested:
-        return say("No change was removed from the final plan; only its gain alone was measured")
-    if not clear:
-        return say("No change clears the noise when it is removed from the final plan")
-    best = clear[0]
-    assert best.without is not None
-    words = (
-        "With {} the plan is {} as fast as without it"
-        if len(clear) == 1
-        else ("{} is worth most: {} as fast with it as without it")
-    )
-    return say(words, best.label, best.without.phrase) + (
-        say("; every change clears the noise") if len(clear) == len(rows) > 1 else Phrase()
-    )
+    words = say("The noise floor was not measured.")
+    if floor is not None:
+        words = say("Grey: gains under the noise floor of {}", number(floor, units.percent, "/noise/floor"))
+    tested = [(row.label, row.without) for row in rows if row.without is not None]
+    clear = [(label, gain) for label, gain in tested if (gain.low.value or 0) > 1 + (floor or 0.0)]
+    headline = say("No change was removed from the final plan; only its gain alone was measured")
+    if clear:
+        label, gain = clear[0]
+        one, most = "With {} the plan is {} as fast as without it", "{} is worth most: {} as fast with it as without it"
+        headline = say(one if len(clear) == 1 else most, label, gain.phrase)
+        headline += say("; every change clears the noise") if len(clear) == len(rows) > 1 else Phrase()
+    elif tested:
+        headline = say("No change clears the noise when it is removed from the final plan")
+    return Forest(headline, tuple(rows), band, words)

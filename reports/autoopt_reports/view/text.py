@@ -132,6 +132,11 @@ def name(text: str, longest: int = 240) -> Name:
     return Name(clip(re.sub(r"\s+", " ", clean(text)).strip(), longest))
 
 
+def place_name(file: str | None, line: int | None, longest: int = 120) -> Name | None:
+    """``train.py:9``; None where no file is known."""
+    return name(file if line is None else f"{file}:{line}", longest) if file else None
+
+
 def setting_text(setting: Mapping[str, Any]) -> str:
     """``{"num_workers": 8, "pin": True}`` as ``num_workers=8, pin=true``."""
     if not all(isinstance(key, str) for key in setting):

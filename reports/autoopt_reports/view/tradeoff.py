@@ -51,8 +51,7 @@ class Tradeoff:
 
 
 def tradeoff_views(result: Result) -> tuple[Tradeoff, ...]:
-    views = (_time_memory(result), _cost_quality(result))
-    return tuple(view for view in views if view is not None)
+    return tuple(filter(None, (_time_memory(result), _cost_quality(result))))
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -145,9 +144,7 @@ def _headline(spots: tuple[Spot, ...], failed: list[Spot]) -> Phrase:
         text = say("No knee: too few settings lie on the front")
     if failed:
         shown = number(len(failed), units.count, "/trials", how="count_failed_with_memory")
-        text = text + say(
-            "; {} failed" + (" trial stands" if len(failed) == 1 else " trials stand") + " at the edge", shown
-        )
+        text += say("; {} failed" + (" trial stands" if len(failed) == 1 else " trials stand") + " at the edge", shown)
     return text
 
 
@@ -172,18 +169,12 @@ def _cost_quality(result: Result) -> Tradeoff | None:
     if len(ends) > 1:
         (x0, y0), (x1, y1) = ends
         headline = say("{} from {} to {}, {} from {} to {}", what, x0, x1, metric, y0, y1)
-    return Tradeoff(
-        "Cost against quality" if priced else "Time against quality",
-        headline,
-        what.lower(),
-        str(metric),
-        marked,
-        tuple(missed),
-        None
-        if target is None
-        else Limit(number(target, units.plain, "/objective/target"), result.objective.mode == "min", "target"),
-        _why(result, marked, missed),
-    )
+    limit = None
+    if target is not None:
+        limit = Limit(number(target, units.plain, "/objective/target"), result.objective.mode == "min", "target")
+    title = "Cost against quality" if priced else "Time against quality"
+    why = _why(result, marked, missed)
+    return Tradeoff(title, headline, what.lower(), str(metric), marked, tuple(missed), limit, why)
 
 
 def _to_target(c: Configuration, path: str, priced: bool) -> Number | None:

@@ -162,7 +162,13 @@ class SearchSection:
         if len(self.spent) > 1:
             self.budget_headline += say("; the most on {} ({})", self.spent[0][0], self.spent[0][2])
         self.marks = _marks(result)
-        self.headline = _headline(self.marks, result)
+        kept = [mark for mark in self.marks if mark.verdict == "kept"]
+        self.headline = say("No trial of the search was kept" if self.marks else "No trial was finished")
+        if kept:
+            self.headline = say("The last gain came after {} of {}", kept[-1].at, self.end)
+            final = interval(result.speedup.throughput, "/speedup/throughput")
+            if final is not None:
+                self.headline += say("; the final comparison gives {} in samples per second", final.phrase)
         settled, every = sum(row.verdict is not None for row in result.decided), len(result.decided)
         self.decided_headline = say(
             "{} of {} candidates that were measured are decided",
@@ -199,17 +205,6 @@ def _marks(result: Result) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def _headline(marks: tuple[Mark, ...], result: Result) -> Phrase:
-    if not marks:
-        return say("No trial was finished")
-    kept = [mark for mark in marks if mark.verdict == "kept"]
-    if not kept:
-        return say("No trial of the search was kept")
-    text = say("The last gain came after {} of {}", kept[-1].at, number(result.seconds, units.duration, "/seconds"))
-    final = interval(result.speedup.throughput, "/speedup/throughput")
-    return text + say("; the final comparison gives {} in samples per second", final.phrase) if final else text
-
-
 def _spent(result: Result) -> tuple[tuple[str, Number, Number], ...]:
     """Seconds by what they were spent on, the largest first."""
     rows = []
@@ -222,13 +217,9 @@ def _spent(result: Result) -> tuple[tuple[str, Number, Number], ...]:
 
 def _break_even(result: Result) -> Phrase:
     cost = number(result.break_even.search_seconds, units.duration, "/break_even/search_seconds")
-    runs = result.break_even.runs
+    runs = number(result.break_even.runs, units.plain, "/break_even/runs")
     if not result.found:
         return say("The search took {} and found nothing that repays it.", cost)
-    if runs is None:
+    if runs.missing:
         return say("The search took {}; when it pays for itself: not measured.", cost)
-    return say(
-        "The search took {} and pays for itself after {} planned runs.",
-        cost,
-        number(runs, units.plain, "/break_even/runs"),
-    )
+    return say("The search took {} and pays for itself after {} planned runs.", cost, runs)

@@ -59,59 +59,43 @@ class VerdictView:
     """The first screen. The same document gives the same."""
 
     def __init__(self, result: Result) -> None:
-        claim = claim_of(result)
-        support = (
-            _fitted(result), *run_phrases(result), _changes(result), metric_phrase(result), *_why(result, claim.status)
-        )  # fmt: skip
-        self.status = claim.status
+        self.status = claim_of(result).status
         self.headline = headline_phrase(result)
         self.qualifiers = qualifier_phrases(result)
-        self.support = tuple(phrase for phrase in support if phrase)
+        self.support = tuple(filter(None, _support(result, self.status)))
         self.facts = _facts(result)
         self.commands = _commands(result)
         self.interrupted = result.stop.reason is StopReason.INTERRUPTED
 
 
-def _fitted(result: Result) -> Phrase | None:
-    """That the workload as it is cannot run here, so that nobody reads the speedup as one over it."""
-    if not result.fitted:
-        return None
-    changes = "with " + ", ".join("{}" for _ in result.baseline.plan.changes)
-    return say(
-        "Your workload does not fit into memory here. The baseline is the same batch " + changes
-        + ", which makes it fit; a run that does not fit cannot be compared.",
-        *(change_name(change.strategy, change.setting, longest=120) for change in result.baseline.plan.changes),
-    )  # fmt: skip
-
-
-def _changes(result: Result) -> Phrase | None:
-    """How many changes were kept, the first few by name."""
+def _support(result: Result, status: Status) -> Iterator[Phrase | None]:
+    """The sentences below the headline; None where there is nothing to say."""
+    if result.fitted:  # so that nobody reads the speedup as one over the workload as it is
+        changes = result.baseline.plan.changes
+        yield say(
+            "Your workload does not fit into memory here. The baseline is the same batch with "
+            + ", ".join("{}" for _ in changes)
+            + ", which makes it fit; a run that does not fit cannot be compared.",
+            *(change_name(change.strategy, change.setting, longest=120) for change in changes),
+        )
+    yield from run_phrases(result)
     names = [say("{}", change_name(change.strategy, change.setting, longest=60)) for change in result.found]
-    if not names:
-        return None
-    count = number(len(names), units.count, "/best/plan/changes", how="count")
-    text = say("{} change: " if len(names) == 1 else "{} changes: ", count) + join(names[:MOST_CHANGES], "; ")
-    return text + (" and more." if len(names) > MOST_CHANGES else ".")
-
-
-def _why(result: Result, status: Status) -> list[Phrase]:
-    """Why the search ended, and what holds the step back where nothing was gained."""
-    phrases = []
-    if status in {"none", "unsure", "slower", "point"} and result.rounds:
-        last = len(result.rounds) - 1
-        round_ = result.rounds[last]
-        if round_.bottleneck:
-            what = with_kind(say("Bottleneck: {}", name(round_.bottleneck, 60)), round_)
-            if round_.ceiling_step_seconds is not None:
-                words = ". A step takes {} in its profile; the ceiling of this machine is {}"
-                fields = "step_seconds", "ceiling_step_seconds"
-                what = what + say(words, *numbers(round_, f"/rounds/{last}", units.duration, *fields))
-            phrases.append(what + ".")
-    text = result.more_budget if status == "none" else ""
-    more = [say("{}.", name(text[:1].upper() + text[1:]))] if text else []
-    words = _STOPS[result.stop.reason]
-    stop = say(words + ": {}", name(result.stop.detail)) if result.stop.detail else say(words + ".")
-    return [*phrases, stop, *more]
+    if names:
+        count = number(len(names), units.count, "/best/plan/changes", how="count")
+        text = say("{} change: " if len(names) == 1 else "{} changes: ", count) + join(names[:MOST_CHANGES], "; ")
+        yield text + (" and more." if len(names) > MOST_CHANGES else ".")
+    yield metric_phrase(result)
+    if status in {"none", "unsure", "slower", "point"} and result.rounds and result.rounds[-1].bottleneck:
+        round_, at = result.rounds[-1], f"/rounds/{len(result.rounds) - 1}"
+        what = with_kind(say("Bottleneck: {}", name(str(round_.bottleneck), 60)), round_)
+        if round_.ceiling_step_seconds is not None:
+            words = ". A step takes {} in its profile; the ceiling of this machine is {}"
+            what += say(words, *numbers(round_, at, units.duration, "step_seconds", "ceiling_step_seconds"))
+        yield what + "."
+    words, detail = _STOPS[result.stop.reason], result.stop.detail
+    yield say(words + ": {}", name(detail)) if detail else say(words + ".")
+    if status == "none" and result.more_budget:
+        yield say("{}.", name(result.more_budget[:1].upper() + result.more_budget[1:]))
 
 
 _STOPS = {
@@ -126,9 +110,22 @@ _STOPS = {
 def _facts(result: Result) -> tuple[Fact, ...]:
     """Before and after. What is timed is all of the headline's record; of the final comparison where there is none."""
     record, metric = result.speedup.headline, result.objective.metric or "metric"
-    facts = [*(_compared(result) if record is None or not result.found else _recorded(result, record))]
+    if record is not None and result.found:
+        facts = [*_recorded(result, record)]
+    else:
+        to_target = "time to target" if result.objective.has_target else f"time to {target_phrase(result)}"
+        step = both(result, units.duration, "step_seconds", "p50")
+        rates = throughput(result.baseline, "/baseline"), throughput(result.best, "/best")
+        facts = [
+            Fact(to_target, *both(result, units.duration, "time_to_target_seconds", "value")),
+            Fact("step in interleaved blocks, median", *step),
+            Fact("throughput in interleaved blocks", *rates),
+        ]
     facts.append(Fact("peak memory", *both(result, units.bytes_, "peak_memory_bytes")))
-    facts.append(_metric(result, str(name(metric, 24))))
+    before, after = both(result, units.plain, "metric")
+    if result.found:  # read after the same training; without such readings the final plan's is not shown
+        before, after = metric_pair(result) or (before, number(None, units.plain, "/best/metric"))
+    facts.append(Fact(str(name(metric, 24)), before, after))
     if result.objective.price_per_hour is not None:
         facts.append(Fact("cost to target", *both(result, units.money, "cost_to_target")))
     return tuple(facts)
@@ -152,23 +149,6 @@ def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
     yield Fact("a step, start and evaluations included", *each)
     if record.steps_ratio is not None:
         yield Fact(steps_name(record), *steps)
-
-
-def _compared(result: Result) -> Iterator[Fact]:
-    """Without a headline: the time to target, and steps as the final comparison timed them."""
-    to_target = "time to target" if result.objective.has_target else f"time to {target_phrase(result)}"
-    yield Fact(to_target, *both(result, units.duration, "time_to_target_seconds", "value"))
-    yield Fact("step in interleaved blocks, median", *both(result, units.duration, "step_seconds", "p50"))
-    rates = throughput(result.baseline, "/baseline"), throughput(result.best, "/best")
-    yield Fact("throughput in interleaved blocks", *rates)
-
-
-def _metric(result: Result, label: str) -> Fact:
-    """The metric on both sides after the same training; without such readings the final plan's is not shown."""
-    before, after = both(result, units.plain, "metric")
-    if result.found:
-        before, after = metric_pair(result) or (before, number(None, units.plain, "/best/metric"))
-    return Fact(label, before, after)
 
 
 def _commands(result: Result) -> tuple[Command, ...]:
@@ -217,8 +197,7 @@ class Check:
 
 
 def trust_checks(result: Result) -> tuple[Check, ...]:
-    checks = [_noise(result), *_evidence(result), _quality(result), _load(result), *_neighbors(result), _gaps(result)]
-    return tuple(check for check in checks if check is not None)
+    return (_noise(result), *_evidence(result), *_machine(result), _gaps(result))
 
 
 def _noise(result: Result) -> Check:
@@ -253,7 +232,10 @@ def _noise(result: Result) -> Check:
 
 
 def _evidence(result: Result) -> Iterator[Check]:
-    """Repeats and trainings that the figure rests on; nothing where no change was kept."""
+    """Repeats and trainings that the figure rests on, and quality; nothing where no change was kept.
+
+    Of the quality: the evidence for its level, its price in steps, and what it does not cover, as far as known.
+    """
     found = repeats_phrase(result)
     if found is not None:
         enough, text = found
@@ -263,63 +245,47 @@ def _evidence(result: Result) -> Iterator[Check]:
         if patch is not None and patch.diff and not (headline is not None and headline.whole):
             verified, text = False, text + " The patched script itself was not run to its end."
         yield Check("End to end", "good" if verified else "caution", text)
+    view, quality, basis = quality_view(result), result.quality, Phrase()
+    if quality is not None and quality.rests_on:
+        basis = say("Evidence: {}.", name(quality.rests_on, LONGEST_SENTENCES))
+        if quality.step_penalty is not None and quality.step_penalty.value > 1.005:
+            price = number(quality.step_penalty.value, units.ratio, "/quality/step_penalty/value")
+            what = "The longer way to the target" if quality.level == "trained" else "Rounding"
+            basis += say(" " + what + " counts as {} as many steps.", price)
+        if quality.would_miss:
+            basis += say(" Not covered: {}.", name(quality.would_miss, LONGEST_SENTENCES))
+    if view.claim != "nothing":
+        level: Level = {"not_tested": "open", "lost": "caution", "undecided": "caution"}.get(view.claim, "good")  # type: ignore[assignment]
+        yield Check(view.short[0].upper() + view.short[1:], level, basis or view.detail)
 
 
-def _quality(result: Result) -> Check | None:
-    view = quality_view(result)
-    if view.claim == "nothing":
-        return None
-    level: Level = {"not_tested": "open", "lost": "caution", "undecided": "caution"}.get(view.claim, "good")  # type: ignore[assignment]
-    return Check(view.short[0].upper() + view.short[1:], level, _basis(result) or view.detail)
+def _machine(result: Result) -> Iterator[Check]:
+    """Load by other programs; whether candidates could be screened at the same time, from the last control of that."""
+    if result.noise.foreign_cores is not None:
+        shown = number(result.noise.foreign_cores, lambda cores: f"{cores:.2g}", "/noise/foreign_cores")
+        reported = say("Other programs used {} cores while plans were compared.", shown)
+        busy = result.noise.busy
+        yield Check("Busy machine" if busy else "Machine", "caution" if busy else "good", reported)
+    if result.sharing:
+        last, at = result.sharing[-1], f"/sharing/{len(result.sharing) - 1}"
+        seen = [interval(each, f"{at}/beside/{index}") for index, each in enumerate(last.beside)]
+        ratios = [each.phrase for each in seen if each is not None]
+        reported = say("it was not measured")
+        if ratios:
+            reported = say("throughput with neighbors over alone: {}", join(ratios))
+        screened = "Candidates were screened at the same time and confirmed alone; {}."
+        text = say(screened if last.allowed else "Nothing was screened at the same time; {}.", reported)
+        yield Check("Neighbors", "good" if last.allowed else "caution", text)
 
 
-def _basis(result: Result) -> Phrase:
-    """The evidence for the final plan's level, its price in steps, and what it does not cover; empty where unknown."""
-    quality = result.quality
-    if quality is None or not quality.rests_on:
-        return Phrase()
-    text = say("Evidence: {}.", name(quality.rests_on, LONGEST_SENTENCES))
-    if quality.step_penalty is not None and quality.step_penalty.value > 1.005:
-        price = number(quality.step_penalty.value, units.ratio, "/quality/step_penalty/value")
-        what = "The longer way to the target" if quality.level == "trained" else "Rounding"
-        text = text + say(" " + what + " counts as {} as many steps.", price)
-    if quality.would_miss:
-        text = text + say(" Not covered: {}.", name(quality.would_miss, LONGEST_SENTENCES))
-    return text
-
-
-def _neighbors(result: Result) -> list[Check]:
-    """Whether candidates could be screened at the same time, from the control of the last incumbent."""
-    if not result.sharing:
-        return []
-    last, at = result.sharing[-1], f"/sharing/{len(result.sharing) - 1}"
-    seen = [interval(each, f"{at}/beside/{index}") for index, each in enumerate(last.beside)]
-    shown = [each.phrase for each in seen if each is not None]
-    reported = say("throughput with neighbors over alone: {}", join(shown)) if shown else say("it was not measured")
-    screened = "Candidates were screened at the same time and confirmed alone; {}."
-    text = say(screened if last.allowed else "Nothing was screened at the same time; {}.", reported)
-    return [Check("Neighbors", "good" if last.allowed else "caution", text)]
-
-
-def _load(result: Result) -> Check | None:
-    foreign = result.noise.foreign_cores
-    if foreign is None:
-        return None
-    shown = number(foreign, lambda cores: f"{cores:.2g}", "/noise/foreign_cores")
-    reported = say("Other programs used {} cores while plans were compared.", shown)
-    return Check("Busy machine", "caution", reported) if result.noise.busy else Check("Machine", "good", reported)
-
-
-def _gaps(result: Result) -> Check | None:
+def _gaps(result: Result) -> Check:
     warnings, gaps = len(result.warnings), len(result.not_measured)
     if not warnings and not gaps:
         return Check("Warnings", "good", say("None."))
-    shown = number(warnings, units.count, "/warnings", how="count")
+    text = say("No warnings")
+    if warnings:
+        words = "{} warning" if warnings == 1 else "{} warnings"
+        text = say(words, number(warnings, units.count, "/warnings", how="count"))
     missing = number(gaps, units.count, "/not_measured", how="count")
-    words = "No warnings" if not warnings else "{} warning" if warnings == 1 else "{} warnings"
-    thing = "; {} thing not measured" if gaps == 1 else "; {} things not measured"
-    return Check(
-        "Warnings",
-        "caution" if warnings else "open",
-        say(words + thing + ".", *((shown, missing) if warnings else (missing,))),
-    )
+    text += say("; {} thing not measured." if gaps == 1 else "; {} things not measured.", missing)
+    return Check("Warnings", "caution" if warnings else "open", text)
