@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+import sample
 from autoopt import api
 from autoopt.records import Result
 from autoopt_reports import html
-from benchmarks import sample
 
 
 @pytest.fixture

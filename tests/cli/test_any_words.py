@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sample
 from autoopt.cli import main
 from autoopt.cli.group import COMMANDS
 from autoopt.options import KEYS
-from benchmarks import sample
 
 
 @pytest.fixture(scope="module", autouse=True)

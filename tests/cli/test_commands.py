@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import sample
 from autoopt.cli import finish, main
 from autoopt.errors import WorkloadError
 from autoopt.events import FirstSteps, Warned
@@ -18,7 +19,6 @@ from autoopt.options import Options
 from autoopt.records import Profile, Result
 from autoopt.script.command import Build
 from autoopt.storage.journal import encode
-from benchmarks import sample
 
 
 class Engine:

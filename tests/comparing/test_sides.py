@@ -17,7 +17,7 @@ from autoopt.errors import EnvironmentLacks, UsageError, WorkloadError
 from autoopt.loading.importing import parse as parts
 from autoopt.options import Options
 from autoopt.script.command import Build, parse
-from benchmarks.sample import win
+from sample import win
 from tests.comparing.conftest import Git
 
 COMMAND = "train.py --epochs 3"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autoopt.errors import DocumentError
 from autoopt.records import Result
 from autoopt.records.reading import read_result
-from benchmarks.sample import no_gain, win
+from sample import no_gain, win
 
 
 def save(folder: Path, text: str | bytes) -> Path:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import sample
 from autoopt.records import Profile, Result
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-def golden_text(name: str) -> str:
-    packed = GOLDEN / f"{name}.json.gz"
-    return gzip.decompress(packed.read_bytes()).decode() if packed.exists() else (GOLDEN / f"{name}.json").read_text()
 
 
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], Result]:
-    return lambda name: Result.model_validate_json(golden_text(name))
+    return sample.result
 
 
 @pytest.fixture(scope="session")
 def golden_profile() -> Profile:
-    return Profile.model_validate_json(golden_text("profile"))
+    return sample.profile()
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from autoopt.cli.entry import run
 from autoopt.records import Result
 from autoopt_reports import against, card
 from autoopt_reports.view import units
-from benchmarks.sample import DOCUMENTS, no_gain, win
+from sample import DOCUMENTS, no_gain, win
 
 NAMES = [name for name in DOCUMENTS if name != "thousand"]
 

@@ -10,6 +10,7 @@ import re
 import pytest
 from rich.console import Console
 
+import sample
 from autoopt import records as r
 from autoopt.events import Verified
 from autoopt.records.headline import Headline
@@ -20,7 +21,6 @@ from autoopt_reports.console import summary
 from autoopt_reports.live import describe
 from autoopt_reports.view import Report
 from autoopt_reports.view.claims import claim_of
-from benchmarks import sample
 
 WIN = sample.win()
 LEVELS = ("identical", "equivalent", "trained", "undecided")

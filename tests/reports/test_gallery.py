@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import sample
 from autoopt.errors import EnvironmentLacks
-from benchmarks import gallery, sample
+from benchmarks import gallery
 
 
 def run_directory(folder: Path, name: str = "win") -> Path:

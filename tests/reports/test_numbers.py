@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sample
 from autoopt import records as r
 from autoopt.records import Record, Result, ValidationError
 from autoopt_reports import html
@@ -28,7 +29,6 @@ from autoopt_reports.view import Report, units
 from autoopt_reports.view.claims import claim_of
 from autoopt_reports.view.page import ProfileView
 from autoopt_reports.view.text import Number, change_name, clip, name, say, setting_text
-from benchmarks import sample
 
 Golden = Callable[[str], Result]
 NAMES = ["win", "no_gain", "out_of_memory", "interrupted", "hostile", "thousand", "sizes"]

@@ -9,6 +9,7 @@ from html import escape
 import pytest
 from rich.console import Console
 
+import sample
 from autoopt.records import Estimate, PatchedChange, Result, ScriptPatch, Site, Sites
 from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint, Spread
 from autoopt.records.model_scaling import ModelScaling, SizeRun
@@ -16,8 +17,6 @@ from autoopt_reports import html
 from autoopt_reports.charts.planes import law_chart, scaling_chart
 from autoopt_reports.console import summary
 from autoopt_reports.view.scaling import ModelScalingView, ScalingView
-from benchmarks import sample
-from benchmarks.sample.sizes import scaling
 from tests.reports.test_numbers import resolve
 
 
@@ -80,7 +79,7 @@ def result_of(found: ModelScaling | None) -> Result:
 
 
 def test_the_section_shows_both_laws_with_their_bounds_and_counts() -> None:
-    view = ModelScalingView(scaling())
+    view = ModelScalingView(sample.sizes().model_scaling)
     assert str(view.headline) == (
         "Sizes of the model that were trained: 3; after 120 steps the line meets the target at "
         "16,300 [12,100–23,900] parameters"
@@ -99,7 +98,7 @@ def test_the_section_shows_both_laws_with_their_bounds_and_counts() -> None:
 
 
 def test_it_says_why_no_line_and_no_size_is_told() -> None:
-    found = scaling()
+    found = sample.sizes().model_scaling
     missing = {"error": "2 sizes of 3 that a line needs", "seconds": "missed"}
     two = {"points": found.points[:2], "error": None, "seconds": None, "missing": missing}
     page = html.render(result_of(found.model_copy(update=two)))
@@ -158,7 +157,7 @@ def missed(found: ModelScaling) -> ModelScaling:
         pytest.param(sample.win(), [], ['id="scaling"', 'id="sizes"', 'id="patch"', "autoopt apply"], id="none"),
         pytest.param(sample.win().model_copy(update={"scaling": Scaling()}), ["How it scales was not measured"], [],
                      id="a curve that was not measured"),
-        pytest.param(result_of(missed(scaling())), ["<td>not reached</td>", "error (accuracy)"], [],
+        pytest.param(result_of(missed(sample.sizes().model_scaling)), ["<td>not reached</td>", "error (accuracy)"], [],
                      id="a missed target and another metric"),
         pytest.param(a_script(), ["no line of it says so", "autoopt apply"],
                      ["train.py &#39;--name&#39;", "autoopt.env"], id="a patch"),

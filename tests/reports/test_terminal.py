@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+import sample
 from autoopt import events as e
 from autoopt.records import Estimate, EstimateKind, Plan, Prediction, Profile, Result, Speedup, Verdict
 from autoopt.storage.run import Run
@@ -29,7 +30,6 @@ from autoopt_reports.console import console_for, profile_summary, summary
 from autoopt_reports.frame import State, draw, stacked, trial_line
 from autoopt_reports.live import LiveView, PlainView, View, describe, make_view
 from autoopt_reports.terminal import encodable
-from benchmarks import sample
 
 Golden = Callable[[str], Result]
 SNAPSHOTS = Path(__file__).parents[1] / "golden" / "terminal"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sample
 from autoopt import records as r
 from autoopt_reports import html
 from autoopt_reports.view import Report
@@ -16,7 +17,6 @@ from autoopt_reports.view.page import ProfileView
 from autoopt_reports.view.quality import claim_of, quality_view
 from autoopt_reports.view.text import interval
 from autoopt_reports.view.verdict import VerdictView
-from benchmarks import sample
 
 WIN = sample.win()
 positive = st.floats(0.01, 100)

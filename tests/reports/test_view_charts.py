@@ -7,6 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sample
 from autoopt import records as r
 from autoopt_reports.charts.planes import Frame, Scale, frame, linear_ticks, log_ticks, span, tradeoff_chart
 from autoopt_reports.view import Report
@@ -15,7 +16,6 @@ from autoopt_reports.view.stages import columns_of
 from autoopt_reports.view.steps import step_basis, waterfall_view
 from autoopt_reports.view.text import Number
 from autoopt_reports.view.tradeoff import knee, pareto, tradeoff_views
-from benchmarks import sample
 
 WIN = sample.win()
 positive = st.floats(0.01, 100)

@@ -10,7 +10,7 @@ from autoopt.cli.entry import run
 from autoopt.records import Change, PlanDocument, Prediction, Profile
 from autoopt.registry import load_strategies
 from autoopt.running.profile import placed_prediction
-from benchmarks.sample import profile
+from sample import profile
 from tests.export.test_script_patch import PLAIN, WORKERS, sites_in
 
 

@@ -220,8 +220,8 @@ def test_groups_keep_their_proportion() -> None:
 
 
 def test_a_report_with_a_tuning_shows_its_trials_and_only_what_the_document_holds() -> None:
+    import sample
     from autoopt_reports import html
-    from benchmarks import sample
 
     tuning = Machine().search("lr=1e-5..1e-1", "weight_decay=log:1e-6..1e-1", optimizer=_adamw()).tuning
     page = html.render(sample.win().model_copy(update={"tuning": tuning}))

@@ -15,7 +15,7 @@ import pytest
 from autoopt.records import Change, Estimate, Prediction
 from autoopt.toolserver.commands import Commands
 from autoopt.toolserver.workspace import Workspace
-from benchmarks.sample import profile, win
+from sample import profile, win
 from tests.comparing.conftest import a_comparison
 
 COMPARED = a_comparison(

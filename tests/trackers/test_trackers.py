@@ -18,7 +18,7 @@ from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trackers import Tracker, tracker
 from autoopt.trackers.values import Memory, name_of
-from benchmarks.sample import win
+from sample import win
 
 pytestmark = pytest.mark.usefixtures("their_warnings")
 
