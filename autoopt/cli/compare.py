@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
-from autoopt.cli.output import answer, progress, stdout_kept, write_file
+from autoopt.cli.output import DOES_NOT_HOLD, answer, progress, stdout_kept, write_file
 from autoopt.cli.parameters import optimize_options, path_option, read_options, workload_arguments
 from autoopt.errors import UsageError
 

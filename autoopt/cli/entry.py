@@ -12,10 +12,9 @@ import click
 from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import shell_complete
 
-from autoopt.cli.codes import INTERRUPTED, OWN_ERROR, PIPE_CLOSED, USAGE
 from autoopt.cli.extras import lacking
 from autoopt.cli.group import cli
-from autoopt.cli.output import say_error, silence_stdout
+from autoopt.cli.output import INTERRUPTED, OWN_ERROR, PIPE_CLOSED, USAGE, say_error, silence_stdout
 from autoopt.errors import AutooptError
 
 

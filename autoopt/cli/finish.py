@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoopt.cli.codes import INTERRUPTED
-from autoopt.cli.output import say, show, stdout_kept, write_json
+from autoopt.cli.output import INTERRUPTED, say, show, stdout_kept, write_json
 from autoopt.events import Listener
 from autoopt.options import Options
 from autoopt.records import Profile, Result, StopReason

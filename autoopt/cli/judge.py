@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoopt.cli.codes import DOES_NOT_HOLD, REFUSED, UNDECIDED
 from autoopt.cli.group import Command
-from autoopt.cli.output import progress, stdout_kept, write_line
+from autoopt.cli.output import DOES_NOT_HOLD, REFUSED, UNDECIDED, progress, stdout_kept, write_line
 from autoopt.cli.parameters import optimize_options, path_option, read_options, workload_arguments
 from autoopt.errors import UsageError
 

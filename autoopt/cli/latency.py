@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.group import Command
-from autoopt.cli.output import answer, progress, show, stdout_kept
+from autoopt.cli.output import DOES_NOT_HOLD, answer, progress, show, stdout_kept
 from autoopt.cli.parameters import optimize_options, path_option, read_options
 from autoopt.errors import UsageError
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern

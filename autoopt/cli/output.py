@@ -1,4 +1,4 @@
-"""Output streams: the result alone goes to standard output, everything else to standard error."""
+"""Output streams: the result alone goes to standard output, everything else to standard error; exit codes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ from typing import Any, TextIO
 import click
 
 from autoopt.options import Options
+
+OWN_ERROR = 1
+USAGE = 2
+DOES_NOT_HOLD = 5
+"""Measured, and what was required does not hold; undecided included."""
+UNDECIDED, REFUSED = 6, 7
+"""``judge``: more time may decide it; the candidate's speed is not believed."""
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+"""A shell's exit code of a process whose reader went away: 128 + SIGPIPE."""
 
 
 def use_color(stream: TextIO) -> bool:

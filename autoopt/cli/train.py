@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoopt.cli.codes import INTERRUPTED
 from autoopt.cli.group import Command
-from autoopt.cli.output import answer, stdout_kept
+from autoopt.cli.output import INTERRUPTED, answer, stdout_kept
 from autoopt.cli.parameters import optimize_options, plan_option, read_options
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from autoopt.cli.codes import DOES_NOT_HOLD, OWN_ERROR
 from autoopt.cli.group import Command
-from autoopt.cli.output import answer, stdout_kept
+from autoopt.cli.output import DOES_NOT_HOLD, OWN_ERROR, answer, stdout_kept
 from autoopt.cli.parameters import optimize_options, path_option, read_options, run_argument
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from autoopt.errors import UsageError
 from autoopt.options import parsers
-from autoopt.options.duration import parse_duration
+from autoopt.options.parsers import parse_duration
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 TARGETS = ("pytorch", "lightning", "transformers", "accelerate")

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import autoopt
 from autoopt.options import DEFAULT_RISKS, Options
-from autoopt.options.duration import format_duration
+from autoopt.options.parsers import format_duration
 from autoopt.records import (
     Advice,
     BreakEven,

@@ -17,7 +17,7 @@ from mcp_types import ToolAnnotations
 import autoopt
 from autoopt.comparing.ask import TODAY, Ask, requirement_of
 from autoopt.errors import AutooptError
-from autoopt.options.duration import parse_duration
+from autoopt.options.parsers import parse_duration
 from autoopt.records import Change, JsonDict, PlanDocument, Profile
 from autoopt.records.comparing import Compared
 from autoopt.records.reading import PROFILE_FILE, RESULT_FILE, read_document, read_result

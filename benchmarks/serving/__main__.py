@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoopt.options.duration import parse_duration
+from autoopt.options.parsers import parse_duration
 from benchmarks.documents import RESULTS, ROOT, parser_of, record
 from benchmarks.serving import changes, latency, tuning
 from benchmarks.serving.commands import Piece, UnfinishedError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import UsageError
-from autoopt.options.duration import parse_duration
+from autoopt.options.parsers import parse_duration
 from benchmarks.documents import environment, load, parser_of, save
 from benchmarks.whole_runs.cases import Case, CaseError, Suite, hashes
 from benchmarks.whole_runs.data import cache, prepared

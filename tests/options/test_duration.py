@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.errors import UsageError
-from autoopt.options.duration import format_duration, parse_duration
+from autoopt.options.parsers import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(
