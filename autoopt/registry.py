@@ -55,7 +55,7 @@ class Registry(Mapping[str, Strategy]):
 
     def __getitem__(self, name: str) -> Strategy:
         if name not in self._sources:
-            raise unknown_strategy(name, self._sources)
+            raise UsageError(f"there is no strategy {name!r}", hint=nearest(name, self._sources))
         return self._sources[name].strategy
 
     def __iter__(self) -> Iterator[str]:
@@ -106,11 +106,6 @@ class Registry(Mapping[str, Strategy]):
                 )
             current = following
         return current
-
-
-def unknown_strategy(name: str, known: Iterable[str]) -> UsageError:
-    """The error for a strategy that does not exist, with the nearest name."""
-    return UsageError(f"there is no strategy {name!r}", hint=nearest(name, known))
 
 
 def _fault(source: Source, earlier: Mapping[str, Source], names: Iterable[str]) -> str:

@@ -48,7 +48,7 @@ def workload(made: Any) -> Workload:
     """
     trainer, module, datamodule = _sorted_out(made)
     _refuse(trainer, module)
-    view = TrainerView(trainer, *_length(trainer))
+    view = TrainerView(trainer)
     recorder = Recorder()
     module._trainer = view
     module.__dict__["log"], module.__dict__["log_dict"] = recorder.log, recorder.log_dict
@@ -58,12 +58,17 @@ def workload(made: Any) -> Workload:
     if view.max_steps <= 0:
         view.estimated_stepping_batches = max(1, -(-len(train) // accumulation) * int(view.max_epochs))
     optimizer, config = _optimization(module)
+
+    def scheduler(optimizer: torch.optim.Optimizer, total_steps: int) -> Any:
+        view.estimated_stepping_batches = total_steps
+        return rebound(_optimization(module)[1]["scheduler"], optimizer)
+
     return Workload(
         model=module,
         train_data=train,
         loss=Loss(),
         optimizer=optimizer,
-        scheduler=_scheduler(module, view) if config else None,
+        scheduler=scheduler if config else None,
         scheduler_interval=config.get("interval", "epoch"),
         valid_data=valid,
         evaluate=Evaluate(view, recorder) if valid is not None else None,
@@ -128,16 +133,6 @@ def _overrides(module: Any, name: str) -> bool:
     return False
 
 
-def _length(trainer: Any) -> tuple[Any, int]:
-    """Epochs and steps as the Trainer has them; its own defaults without one."""
-    if trainer is None:
-        return 1000, -1
-    epochs, steps = trainer.max_epochs, trainer.max_steps
-    if epochs in (None, -1) and steps in (None, -1):
-        raise _cannot("the Trainer has no end", "Trainer(max_epochs=...) or Trainer(max_steps=...)")
-    return epochs, steps if steps is not None else -1
-
-
 def _data(module: Any, datamodule: Any) -> tuple[DataLoader[Any], DataLoader[Any] | None]:
     for part in (datamodule, module):
         if part is not None:
@@ -172,14 +167,6 @@ def _optimization(module: Any) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
     if config.get("frequency", 1) != 1:
         raise _cannot(f"its scheduler has frequency={config['frequency']}", "use 1, or the other interval")
     return optimizer, config
-
-
-def _scheduler(module: Any, view: TrainerView) -> Any:
-    def make(optimizer: torch.optim.Optimizer, total_steps: int) -> Any:
-        view.estimated_stepping_batches = total_steps
-        return rebound(_optimization(module)[1]["scheduler"], optimizer)
-
-    return make
 
 
 def _target(trainer: Any, config: dict[str, Any]) -> Target | None:
@@ -227,9 +214,13 @@ def _setup(trainer: Any) -> Setup:
 class TrainerView:
     """The object that a module sees as ``self.trainer``: the planned length; the rest from the real one, if any."""
 
-    def __init__(self, trainer: Any, max_epochs: Any, max_steps: int) -> None:
+    def __init__(self, trainer: Any) -> None:
         self._real = trainer
-        self.max_epochs, self.max_steps = max_epochs, max_steps
+        self.max_epochs: Any = 1000 if trainer is None else trainer.max_epochs  # Lightning's own default
+        steps = None if trainer is None else trainer.max_steps
+        if self.max_epochs in (None, -1) and steps in (None, -1):
+            raise _cannot("the Trainer has no end", "Trainer(max_epochs=...) or Trainer(max_steps=...)")
+        self.max_steps: int = -1 if steps is None else steps
         self.estimated_stepping_batches = 1
         self.current_epoch = self.global_step = 0
         self.training, self.validating, self.sanity_checking = True, False, False

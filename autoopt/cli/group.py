@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from itertools import chain
 
@@ -10,6 +9,7 @@ import click
 
 from autoopt import __version__
 from autoopt.cli.parameters import OPTIONS
+from autoopt.options.parsers import nearest
 
 COMMAND_GROUPS = {
     "Search": ("optimize", "profile", "resume"),
@@ -66,9 +66,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            near = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
-            tail = f"did you mean {near[0]}?" if near else f"there are: {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command {name!r}; {tail}", ctx)
+            raise click.UsageError(f"there is no command {name!r}; {nearest(name, COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
 

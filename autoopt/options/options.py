@@ -12,7 +12,6 @@ from typing import Any
 
 from autoopt.errors import UsageError
 from autoopt.options import parsers
-from autoopt.options.parsers import parse_duration
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
@@ -80,7 +79,7 @@ class Options:
 
 
 _PARSERS: dict[str, Callable[[object], Any]] = {
-    "budget": parse_duration,
+    "budget": parsers.parse_duration,
     "target": lambda value: parsers.parse_number(value, example="0.93"),
     "tolerance": lambda value: parsers.parse_percent(value, most=1.0),
     "accept-undecided": parsers.parse_flag,

@@ -17,7 +17,7 @@ from typing import Any
 from autoopt.errors import EnvironmentLacks
 from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
 from autoopt.records import Trial
-from autoopt.trackers.values import FILES, Memory, of_configuration, of_result
+from autoopt.trackers.values import FILES, Memory, of_configuration, of_result, of_trial
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Tracker(ABC):
         if isinstance(event, BaselineMeasured):
             self.scalars(0, of_configuration("baseline", event.baseline))
         elif isinstance(event, TrialEnded):
-            self._trial(event.trial)
+            self._child(event.trial, *of_trial(event.trial))
         elif isinstance(event, Kept):
             self.scalars(self._kept, of_configuration("best", event.best))
         elif isinstance(event, RunEnded):
@@ -61,7 +61,7 @@ class Tracker(ABC):
         """Opens the run; whether the tracker had it already."""
 
     @abstractmethod
-    def _trial(self, trial: Trial) -> None:
+    def _child(self, trial: Trial, words: dict[str, str], numbers: dict[str, float]) -> None:
         """Keeps a trial as a child of the run."""
 
     @abstractmethod

@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from autoopt.events import Event, Noted, RunEnded, RunStarted, Warned
 from autoopt.records import Trial
 from autoopt.trackers import Tracker
-from autoopt.trackers.values import name_of, of_trial
+from autoopt.trackers.values import name_of
 
 EXPERIMENT = "autoopt"
 _PARENT = "mlflow.parentRunId"
@@ -61,8 +61,7 @@ class Follower(Tracker):
         self._parameters(self._run, words)
         return False
 
-    def _trial(self, trial: Trial) -> None:
-        words, numbers = of_trial(trial)
+    def _child(self, trial: Trial, words: dict[str, str], numbers: dict[str, float]) -> None:
         if self._run is None or self._memory is None:
             return
         name = name_of(trial)

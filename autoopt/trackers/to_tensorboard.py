@@ -9,7 +9,6 @@ from torch.utils.tensorboard import SummaryWriter
 from autoopt.events import RunStarted
 from autoopt.records import Trial
 from autoopt.trackers import Tracker
-from autoopt.trackers.values import of_trial
 
 FOLDER = "tensorboard"
 
@@ -40,9 +39,8 @@ class Follower(Tracker):
     def _close(self) -> None:
         self._run.close()
 
-    def _trial(self, trial: Trial) -> None:
-        """A child: a folder of its own, which TensorBoard shows as a run."""
-        words, numbers = of_trial(trial)
+    def _child(self, trial: Trial, words: dict[str, str], numbers: dict[str, float]) -> None:
+        """A folder of its own, which TensorBoard shows as a run."""
         folder = self._folder / f"trial-{trial.id:04d}-{trial.strategy}"
         with SummaryWriter(log_dir=str(folder)) as writer:
             writer.add_text("trial", "\n".join(f"* {name}: {value}" for name, value in words.items()))

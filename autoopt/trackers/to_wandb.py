@@ -10,7 +10,7 @@ import wandb
 from autoopt.events import RunStarted
 from autoopt.records import Trial
 from autoopt.trackers import Tracker
-from autoopt.trackers.values import name_of, of_trial
+from autoopt.trackers.values import name_of
 
 PROJECT = "autoopt"
 
@@ -53,8 +53,7 @@ class Follower(Tracker):
             settings=wandb.Settings(silent=True, console="off"),
         )
 
-    def _trial(self, trial: Trial) -> None:
-        words, numbers = of_trial(trial)
+    def _child(self, trial: Trial, words: dict[str, str], numbers: dict[str, float]) -> None:
         if self._memory is None:
             return
         name = name_of(trial)
