@@ -8,7 +8,7 @@ from benchmarks.documents import sections, table
 from benchmarks.gauntlet.cases import GAUNTLET, PLACEBO
 from benchmarks.whole_runs.command import AUTOOPT, changes_nothing
 from benchmarks.whole_runs.figures import EXPERT, PATCHED
-from benchmarks.whole_runs.page import Judged, ahead, figure, machines, outcome
+from benchmarks.whole_runs.page import Judged, ahead, experts_notes, figure, machines, outcome
 from benchmarks.whole_runs.tools import RIVALS
 
 HEAD = """Each case is a script as people write it, and the same training as an expert rewrites it. Whole runs to the
@@ -52,7 +52,7 @@ def render(document: dict[str, Any]) -> str:
         table(["machine", "case", "revision", "score", "autoopt", "expert"], machines(GAUNTLET, document, _score)),
         "## Cases and targets",
         table(["case", "target", "what it is"], targets),
-        *(f"### {one.case.name}\n\n{_notes(one)}" for one in cases),
+        *(f"### {one.case.name}\n\n{experts_notes(one)}" for one in cases),
     )
 
 
@@ -82,7 +82,3 @@ def _totals(cases: list[Judged]) -> str:
     if not scores:
         return "No search has been judged yet.\n"
     return f"{sum(score >= 0.9 for score in scores)} of {len(scores)} judged cases score 0.9 or more.\n"
-
-
-def _notes(one: Judged) -> str:
-    return (one.case.folder / "EXPERT.md").read_text(encoding="utf-8").strip()

@@ -86,15 +86,15 @@ class Instrumented:
         return block.cpu_seconds / steps
 
 
-def one_process(workload: str, pairs: int) -> dict[str, Any]:
-    """The mean log ratio of instrumented to bare step of this process; fewer pairs where steps are long."""
+def one_process(workload: str) -> dict[str, Any]:
+    """The mean log ratio of instrumented to bare step of this process; fewer pairs than most where steps are long."""
     torch.set_num_threads(1)
     sys.path.insert(0, str(EXAMPLES))
     training = Training(build(load(f"{workload}:build", (str(EXAMPLES),))), device="cpu")
     sides = [Instrumented(training).block, Bare(training).block]
     step = min(sides[1](1, 2) for _ in range(3))
     ramp, steps = max(1, round(RAMP / step)), max(2, round(SECONDS / step))
-    pairs = max(8, min(pairs, round(PROCESS_SECONDS / (2 * (ramp + steps) * step))))
+    pairs = max(8, min(PAIRS, round(PROCESS_SECONDS / (2 * (ramp + steps) * step))))
     for side in sides:
         side(ramp, steps)
     rng, ratios, bare = np.random.default_rng(), [], []
@@ -111,9 +111,9 @@ def one_process(workload: str, pairs: int) -> dict[str, Any]:
     }
 
 
-def another(workload: str, pairs: int = PAIRS) -> dict[str, Any]:
+def another(workload: str) -> dict[str, Any]:
     """The same in a process of its own."""
-    command = [sys.executable, str(Path(__file__).resolve()), workload, str(pairs)]
+    command = [sys.executable, str(Path(__file__).resolve()), workload]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
@@ -142,5 +142,4 @@ def summary(workload: str, found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    asked = int(sys.argv[2]) if len(sys.argv) > 2 else PAIRS
-    sys.stdout.write(json.dumps(one_process(sys.argv[1], asked)) + "\n")
+    sys.stdout.write(json.dumps(one_process(sys.argv[1])) + "\n")

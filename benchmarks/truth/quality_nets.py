@@ -64,6 +64,10 @@ def convolutions(width: int = 16) -> nn.Sequential:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, CLASSES))
 
 
+def two_layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+
+
 class Recurrent(nn.Module):
     """An LSTM over token embeddings; the last state is classified."""
 
@@ -228,25 +232,21 @@ def tabular() -> Workload:
 
 def tabular_4() -> Workload:
     """Batches of four at a large learning rate: noise sets the speed."""
-    model = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, CLASSES))
-    return _workload(model, rows, 4, partial(torch.optim.SGD, lr=0.1))
+    return _workload(two_layers(), rows, 4, partial(torch.optim.SGD, lr=0.1))
 
 
 def tabular_16() -> Workload:
     """Small batches and plain descent at a small learning rate, which averages noise out."""
-    model = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, CLASSES))
-    return _workload(model, rows, 16, partial(torch.optim.SGD, lr=0.03))
+    return _workload(two_layers(), rows, 16, partial(torch.optim.SGD, lr=0.03))
 
 
 def tabular_48() -> Workload:
     """1,024 samples in batches of 48: the last one of an epoch holds 16."""
-    model = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, CLASSES))
-    return _workload(model, rows, 48, ADAM)
+    return _workload(two_layers(), rows, 48, ADAM)
 
 
 def tabular_512() -> Workload:
-    model = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, CLASSES))
-    return _workload(model, partial(_more, rows), 512, partial(ADAM, lr=5e-3))
+    return _workload(two_layers(), partial(_more, rows), 512, partial(ADAM, lr=5e-3))
 
 
 def _more(data: Any, samples: int, seed: int) -> Any:

@@ -173,9 +173,12 @@ def details(one: Judged) -> str:
     if one.row and one.row["note"]:
         parts.append(f"Note: {one.row['note']}\n")
     if one.case.expert is not None:
-        notes = (one.case.folder / "EXPERT.md").read_text(encoding="utf-8").strip()
-        parts += ["An expert's edits:\n", notes, ""]
+        parts += ["An expert's edits:\n", experts_notes(one), ""]
     return "\n".join(parts)
+
+
+def experts_notes(one: Judged) -> str:
+    return (one.case.folder / "EXPERT.md").read_text(encoding="utf-8").strip()
 
 
 WORDS = {

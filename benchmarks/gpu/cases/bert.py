@@ -73,7 +73,7 @@ def evaluate(model, batches):
     return {"accuracy": hits / total}
 
 
-def workload(size):
+def build(size=FULL):
     def optimizer(params, **options):
         return torch.optim.AdamW(params, lr=size["lr"], **options)
 
@@ -91,9 +91,5 @@ def workload(size):
     )
 
 
-def build():
-    return workload(FULL)
-
-
 def build_toy():
-    return workload(TOY)
+    return build(TOY)

@@ -6,7 +6,7 @@ colour, under noise stronger than itself.
 
 import torch
 import torch.nn.functional as F
-from labelled import evaluate, loss
+from labelled import evaluate, loss, shortcut, stages
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -60,9 +60,7 @@ class Basic(nn.Module):
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.shortcut = shortcut(inputs, outputs, stride)
 
     def forward(self, x):
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -70,21 +68,16 @@ class Basic(nn.Module):
 
 
 def network(channels, depth):
-    layers = [nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
-    inputs = channels
-    for stage, count in enumerate(depth):
-        for block in range(count):
-            outputs = channels * 2**stage
-            layers.append(Basic(inputs, outputs, 2 if stage and block == 0 else 1))
-            inputs = outputs
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, CLASSES))
+    stem = [nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
+    layers, width = stages(Basic, channels, depth)
+    return nn.Sequential(*stem, *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES))
 
 
 def optimizer(params, **options):
     return torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=5e-4, **options)
 
 
-def workload(size):
+def build(size=FULL):
     return autoopt.Workload(
         model=network(size["channels"], size["depth"]),
         train_data=Images(size["train"], size["noise"], 1, True),
@@ -100,9 +93,5 @@ def workload(size):
     )
 
 
-def build():
-    return workload(FULL)
-
-
 def build_toy():
-    return workload(TOY)
+    return build(TOY)

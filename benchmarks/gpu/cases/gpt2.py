@@ -120,7 +120,7 @@ def optimizer(params, **options):
     return torch.optim.AdamW(params, lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, **options)
 
 
-def workload(size):
+def build(size=FULL):
     return autoopt.Workload(
         model=GPT(size),
         train_data=Text(walks(size["train"], size, seed=1)),
@@ -136,9 +136,5 @@ def workload(size):
     )
 
 
-def build():
-    return workload(FULL)
-
-
 def build_toy():
-    return workload(TOY)
+    return build(TOY)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from labelled import evaluate, loss
+from labelled import evaluate, loss, shortcut, stages
 from PIL import Image
 from torch import nn
 from torch.utils.data import Dataset
@@ -106,9 +106,7 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.conv3 = nn.Conv2d(channels, outputs, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.shortcut = shortcut(inputs, outputs, stride)
 
     def forward(self, x):
         out = F.relu(self.bn1(self.conv1(x)))
@@ -127,14 +125,9 @@ class ResNet(nn.Module):
             nn.ReLU(),
             nn.MaxPool2d(3, stride=2, padding=1),
         )
-        layers, inputs = [], channels
-        for stage, count in enumerate(depth):
-            for block in range(count):
-                wide = channels * 2**stage
-                layers.append(Bottleneck(inputs, wide, 2 if stage and block == 0 else 1))
-                inputs = 4 * wide
+        layers, width = stages(Bottleneck, channels, depth, widening=4)
         self.layers = nn.Sequential(*layers)
-        self.head = nn.Linear(inputs, classes)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, x):
         return self.head(self.layers(self.stem(x)).mean((2, 3)))
@@ -144,7 +137,7 @@ def optimizer(params, **options):
     return torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=1e-4, **options)
 
 
-def workload(size):
+def build(size=FULL):
     folder = jpeg_files(size)
     return autoopt.Workload(
         model=ResNet(size["channels"], size["depth"]),
@@ -160,9 +153,5 @@ def workload(size):
     )
 
 
-def build():
-    return workload(FULL)
-
-
 def build_toy():
-    return workload(TOY)
+    return build(TOY)

@@ -29,7 +29,7 @@ def optimizer(params, **options):
     return torch.optim.AdamW(params, lr=1e-3, **options)
 
 
-def workload(size):
+def build(size=FULL):
     return autoopt.Workload(
         model=network(size["width"], size["layers"]),
         train_data=points(size["samples"], 1),
@@ -44,9 +44,5 @@ def workload(size):
     )
 
 
-def build():
-    return workload(FULL)
-
-
 def build_toy():
-    return workload(TOY)
+    return build(TOY)
