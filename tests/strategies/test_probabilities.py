@@ -1,7 +1,9 @@
-"""Mixed precision of a loss of probabilities: in full precision where layers give them."""
+"""Lower precision of what is no plain float32: probabilities of layers in full, double in float32."""
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch.nn import functional as F
 from autoopt.records import Change
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
-from autoopt_strategies.compute.rewriting.layers import gives_full_probabilities, sigmoids_in_full
+from autoopt_strategies.compute.rewriting.layers import gives_full_probabilities, in_float32, sigmoids_in_full
 from scripted import PLAIN, changed_lines, patched, sites_in
 
 AMP = load_strategies()["amp"]
@@ -76,3 +78,32 @@ def test_the_patch_gives_probabilities_in_full_precision(tmp_path: Path) -> None
     lines = changed_lines(patch.diff)
     assert "+    sigmoids_in_full(model)" in lines
     assert any("autocast" in line for line in lines)
+
+
+def test_a_double_model_computes_in_float32_and_takes_and_gives_double() -> None:
+    plain = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    single = in_float32(copy.deepcopy(plain))
+    x, counts = torch.randn(4, 3, dtype=torch.float64), torch.arange(3)
+    losses = [model(x).square().sum() for model in (plain, single)]
+    for loss in losses:
+        loss.backward()
+    assert losses[1].dtype == torch.float64
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-5)
+    assert {each.grad.dtype for each in single.parameters()} == {torch.float32}
+    assert in_float32(nn.Identity())(counts).dtype == counts.dtype
+
+
+DOUBLE = PLAIN.replace("model = nn.Linear(8, 2)", "model = nn.Linear(8, 2).double()")
+
+
+def test_the_patch_of_a_double_model_says_float32(tmp_path: Path) -> None:
+    case = sample_case(inspected={"amp": {"float32": 0.5}})
+    double = case.workload.model.model_copy(update={"dtypes": ("float64",)})
+    case = replace(case, workload=case.workload.model_copy(update={"model": double}))
+    assert AMP.applies(case)
+    (setting,) = AMP.settings(case)
+    assert setting == {"dtype": "float32"}
+    sites = sites_in(tmp_path, DOUBLE, model="nn.Linear(8, 2).double(")
+    _, patch = patched(tmp_path, DOUBLE, Change(strategy="amp", setting=setting), sites=sites)
+    assert "+    in_float32(model)" in changed_lines(patch.diff)
+    assert "autocast" not in patch.diff

@@ -1,7 +1,8 @@
-"""Automatic mixed precision: matrix products in bfloat16 or float16, sums and weights in float32."""
+"""A lower precision: matrix products in bfloat16 or float16, sums and weights in float32; of a double model, all."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 from typing import Any
 
@@ -13,12 +14,15 @@ from autoopt_strategies.trying import Setting
 SHORT = {"bfloat16": "bf16", "float16": "fp16"}
 FULL = Wrap("autoopt_strategies.compute.rewriting.layers:sigmoids_in_full")
 """``model -> model``, whose probabilities are in float32."""
+SINGLE = Wrap("autoopt_strategies.compute.rewriting.layers:in_float32")
+"""``model -> model`` of float64, which computes in float32."""
 
 
 class Amp(Strategy):
     """Runs the forward pass under autocast.
 
     What it does: matrix products and convolutions in bfloat16 or float16; float16 with a gradient scaler.
+        A model in float64 computes in float32, and takes and gives float64 as before.
     When it helps: matrix products take most of the step and the device multiplies the low precision faster;
         memory-bound operators gain too, since activations are half as large.
     When it does not: many tiny operators, where casting costs more than it saves; a device without units
@@ -49,7 +53,7 @@ class Amp(Strategy):
                 "(torch refuses it under autocast on CUDA): give logits to binary_cross_entropy_with_logits"
             )
         dtypes = case.workload.model.dtypes
-        if dtypes and not any(dtype == "float32" for dtype in dtypes):
+        if dtypes and "float32" not in dtypes and not _double(dtypes):
             return Applies.no(f"the parameters are {', '.join(dtypes)}, autocast works on float32")
         if case.fits and not self._dtypes(case):
             return Applies.no("this device multiplies bfloat16 and float16 no faster than float32 (measured)")
@@ -65,7 +69,7 @@ class Amp(Strategy):
             others = [case.inspected(change.strategy) for change in case.plan.changes]
             known = [each for each in others if each.get("ratio") and each.get("ratio_low")]
             return tried_gain(case, ratio * prod(float(each["ratio_low"] / each["ratio"]) for each in known))
-        ratio = peak_ratio(case, SHORT[setting["dtype"]])
+        ratio = peak_ratio(case, SHORT[setting["dtype"]]) if setting["dtype"] in SHORT else None
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:
             return None
@@ -84,7 +88,7 @@ class Amp(Strategy):
 
     def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """Activations of half the size, in another precision than the user's: the last resort."""
-        return [(1.0, {"dtype": "bfloat16"})]
+        return [(1.0, {"dtype": "float32" if _double(case.workload.model.dtypes) else "bfloat16"})]
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """Convolutions in a low precision want their channels last: alone each brings less (on both devices)."""
@@ -100,7 +104,8 @@ class Amp(Strategy):
             return {}
         training, probabilities = live.training, live.training.takes_probabilities
         last, model = torch.channels_last, training.model
-        if probabilities:  # torch's autocast on CUDA refuses their loss
+        double = _double([str(each.dtype).removeprefix("torch.") for each in model.parameters()])
+        if probabilities and not double:  # torch's autocast on CUDA refuses their loss
             from autoopt_strategies.compute.rewriting.layers import gives_full_probabilities as full
 
             batch = training.next()[0] if live.device.kind == "cpu" else None
@@ -110,20 +115,28 @@ class Amp(Strategy):
         laid_out = all(module.weight.is_contiguous(memory_format=last) for module in convolutions)
 
         def changed(model: Any) -> Any:  # convolutions in the layout that they want besides
-            model = FULL(model) if probabilities else model
+            model = SINGLE(model) if double else FULL(model) if probabilities else model
             return model if laid_out else to_channels_last(model)
 
         wanted = ("bfloat16", "float16") if live.device.kind == "cuda" else ("bfloat16",)
+        wanted = ("float32",) if double else wanted
         keys = {name: name if laid_out else f"{name}_channels_last" for name in wanted}
-        found = {key: live.ratio_with(changed, dtype=getattr(torch, name)) for name, key in keys.items()}
+        autocast = {name: None if double else getattr(torch, name) for name in wanted}
+        found = {key: live.ratio_with(changed, dtype=autocast[name]) for name, key in keys.items()}
         return found | ({"probabilities": "full"} if probabilities else {})
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
+        if setting["dtype"] == "float32":
+            return setup.with_model(SINGLE)
         scaled = bool(setting.get("loss_scaling", False))
         changed = setup.with_precision(dtype=setting["dtype"], loss_scaling=scaled)
         return changed.with_model(FULL) if setting.get("sigmoid") else changed
 
     def recipe(self, setting: Setting) -> Recipe:
+        if setting["dtype"] == "float32":
+            edit = Edit("model", ("in_float32({model})",), parts=(SINGLE.name,))
+            lines = "model.float()  # and what it takes: batch.float()"
+            return Recipe(edits=(edit,), pytorch=lines, lightning={"precision": "32-true"})
         short = SHORT[setting["dtype"]]
         lines = f"with torch.autocast(device.type, dtype=torch.{setting['dtype']}):\n    loss = ..."
         if setting.get("loss_scaling"):
@@ -143,6 +156,8 @@ class Amp(Strategy):
 
     def _dtypes(self, case: Case) -> list[str]:
         """The likeliest first; those that are known to be no faster left out."""
+        if _double(case.workload.model.dtypes):
+            return ["float32"]
         wanted = ["bfloat16", "float16"] if case.device == "cuda" else ["bfloat16"]
         ratios = {dtype: peak_ratio(case, SHORT[dtype]) for dtype in wanted}
         fit = [dtype for dtype in wanted if (ratio := ratios[dtype]) is None or ratio >= FASTER]
@@ -150,3 +165,7 @@ class Amp(Strategy):
             # Where both are as fast, bfloat16 needs no scaler and does not overflow.
             return fit if ratios["float16"] > FASTER * ratios["bfloat16"] else ["bfloat16"]
         return fit
+
+
+def _double(dtypes: Collection[str]) -> bool:
+    return {*dtypes} == {"float64"}

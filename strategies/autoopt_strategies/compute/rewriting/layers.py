@@ -1,4 +1,4 @@
-"""Layers whose numbers another class computes: dropout by random bits on a CPU, probabilities in full precision."""
+"""Layers that compute otherwise: random bits for dropout on a CPU, full probabilities, float32 for double."""
 
 from __future__ import annotations
 
@@ -116,6 +116,29 @@ def sigmoids_in_full(model: nn.Module) -> nn.Module:
         if type(module) is nn.Sigmoid:
             module.__class__ = FullSigmoid
     return model
+
+
+# Double precision: weights and arithmetic in float32, and float64 for the lines around the model.
+
+
+def in_float32(model: nn.Module) -> nn.Module:
+    """The model, in place, that computes in float32 and takes and gives float64 as before."""
+    model.float()
+    model.register_forward_pre_hook(takes_float32, with_kwargs=True)
+    model.register_forward_hook(gives_float64)
+    return model
+
+
+def takes_float32(model: nn.Module, args: Any, kwargs: Any) -> Any:
+    return _converted((args, kwargs), torch.float64, torch.float32)
+
+
+def gives_float64(model: nn.Module, args: Any, output: Any) -> Any:
+    return _converted(output, torch.float32, torch.float64)
+
+
+def _converted(values: Any, one: torch.dtype, other: torch.dtype) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda each: each.to(other) if each.dtype == one else each, values)
 
 
 def gives_full_probabilities(model: nn.Module, loss: Callable[[nn.Module], Any], dtype: torch.dtype) -> bool:
