@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import linecache
 import re
@@ -36,6 +35,7 @@ from autoopt.script.applicable import READ_BY, inapplicable, marks_steps
 from autoopt.script.draws import Order, own_draws
 from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.frozen import KeepOutputs
+from autoopt.script.hook.seeds import in_place_of
 from autoopt.script.loaders import Watcher
 from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
@@ -62,21 +62,19 @@ class UnblockedMoves(Watcher):
     def install(self) -> None:
         """Puts it around the two methods that move tensors."""
         for name in ("to", "cuda"):
-            setattr(torch.Tensor, name, self._unblocked(getattr(torch.Tensor, name)))
+            self._unblock(name, getattr(torch.Tensor, name))
 
-    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
-        if training:
-            self._given = {id(tensor): tensor for _, tensor in tensors(batch)}
-
-    def _unblocked(self, plain: Any) -> Any:
-        @functools.wraps(plain)
+    def _unblock(self, name: str, plain: Any) -> None:
+        @in_place_of(torch.Tensor, name)
         def moved(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             said = "non_blocking" in kwargs or any(isinstance(value, bool) for value in args)
             if id(tensor) in self._given and not said:
                 kwargs["non_blocking"] = True
             return plain(tensor, *args, **kwargs)
 
-        return moved
+    def batch_given(self, loader: Any, batch: Any, training: bool, drawn: Sequence[Any] | None) -> None:
+        if training:
+            self._given = {id(tensor): tensor for _, tensor in tensors(batch)}
 
 
 class MarkedSteps(Watcher):
@@ -155,20 +153,18 @@ def leave_out(calls: Iterable[str]) -> None:
         module, attribute = owners[call]
         owner = import_module(module)
         instead = partial(torch.autograd.set_detect_anomaly, False) if call in ANOMALIES else lambda: None
-        setattr(owner, attribute, _without(getattr(owner, attribute), lines, instead))
+        _leave_out(owner, attribute, lines, instead)
 
 
-def _without(call: Callable[..., Any], places: set[tuple[str, int]], instead: Callable[[], Any]) -> Callable[..., Any]:
-    numbers = {line for _, line in places}
+def _leave_out(owner: Any, name: str, places: set[tuple[str, int]], instead: Callable[[], Any]) -> None:
+    plain, numbers = getattr(owner, name), {line for _, line in places}
 
-    @functools.wraps(call)
+    @in_place_of(owner, name)
     def called(*args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
         if frame.f_lineno in numbers and (shown(frame.f_code.co_filename), frame.f_lineno) in places:
             return instead()
-        return call(*args, **kwargs)
-
-    return called
+        return plain(*args, **kwargs)
 
 
 class LowPrecision:
@@ -362,13 +358,12 @@ class Applying(Watcher):
             listed = found is not None and f"{found.place.file}:{found.place.line}" in lines
             return (save_in_background if listed else plain)(*args, **kwargs)
 
-        @functools.wraps(load)
+        @in_place_of(torch, "load")
         def loaded(*args: Any, **kwargs: Any) -> Any:
             wait_until_saved()
             return load(*args, **kwargs)
 
         self.hooks.saving = save
-        torch.load = loaded
 
     # what sends gradients
 
@@ -377,13 +372,11 @@ class Applying(Watcher):
         made, how = DistributedDataParallel.__init__, self.setup.distributed
         names = list(inspect.signature(made).parameters)[1:]
 
-        @functools.wraps(made)
+        @in_place_of(DistributedDataParallel, "__init__")
         def init(wrapper: Any, *args: Any, **kwargs: Any) -> None:
             made(wrapper, **{**dict(zip(names, args, strict=False)), **kwargs, **how.arguments})
             if how.compression == "bfloat16":
                 compress(wrapper)
-
-        DistributedDataParallel.__init__ = init  # type: ignore[method-assign, assignment]
 
     # the model and its optimizer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import queue
 import re
@@ -20,7 +19,7 @@ from autoopt.errors import ScriptEnded, WorkloadError
 from autoopt.records import Record
 from autoopt.records.protocol import Call, TrialSpec
 from autoopt.script.frames import ImportClock, begin_here
-from autoopt.script.hook.seeds import when_imported
+from autoopt.script.hook.seeds import in_place_of, when_imported
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, resolve, seal
 from autoopt.trial.preloading import EnvironmentLog
@@ -279,25 +278,20 @@ def refuse_processes(size: int = 1) -> None:
     """
     import torch  # here: the thread that waits for the script to import torch has these errors, too
 
-    for module, name in ((torch.multiprocessing, "spawn"), (torch.multiprocessing, "start_processes")):
-        plain = getattr(module, name, None)
-        if plain is not None:
-            setattr(module, name, functools.wraps(plain)(_refuse))
+    def refuse(*_: Any, **__: Any) -> None:
+        raise WorkloadError("the script trains in several processes, which it starts itself", hint=_ONE_PROCESS)
+
+    for name in ("spawn", "start_processes"):
+        setattr(torch.multiprocessing, name, refuse)
     if torch.distributed.is_available():
         begin = torch.distributed.init_process_group
 
-        @functools.wraps(begin)
+        @in_place_of(torch.distributed, "init_process_group")
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             done = begin(*args, **kwargs)
             if torch.distributed.get_world_size() != size and torch.distributed.get_world_size() > 1:
-                _refuse()
+                refuse()
             return done
-
-        torch.distributed.init_process_group = init_process_group
-
-
-def _refuse(*_: Any, **__: Any) -> None:
-    raise WorkloadError("the script trains in several processes, which it starts itself", hint=_ONE_PROCESS)
 
 
 def explained(error: BaseException | None, steps: int = 0) -> BaseException:

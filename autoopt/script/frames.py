@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from time import perf_counter
@@ -85,14 +85,24 @@ def calls_module(frame: FrameType | None) -> FrameType | None:
 def called_name(frame: FrameType) -> str:
     """The last name of what a frame calls at its line; empty where its source does not tell."""
     _, *ends = _position(frame)
-    try:
-        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
-    except (SyntaxError, ValueError):
-        return ""
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(frame.f_code.co_filename)):
         if isinstance(node, ast.Call) and [node.end_lineno, node.end_col_offset] == ends:  # each has its parenthesis
-            return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            return last_name(node)
     return ""
+
+
+def last_name(call: ast.Call) -> str:
+    """The last part of the name that is called; empty where there is none."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+@functools.cache
+def tree_of(file: str) -> ast.Module:
+    """A file of the user's, parsed; empty where it cannot be read, or is no Python."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def maker_place(made: object) -> Found | None:
@@ -121,11 +131,6 @@ def users_frames(frame: FrameType) -> Iterator[FrameType]:
     return (each for each, _ in walk_stack(frame) if is_users(each.f_code.co_filename))
 
 
-def callers() -> tuple[Place, ...]:
-    """The user's lines that led here, from the innermost to the outermost."""
-    return tuple(map(place_of, users_frames(sys._getframe(1))))
-
-
 def editable_place(frame: FrameType) -> Found | None:
     """The innermost line within the folder that the script began in; of its other files where none of it led here.
 
@@ -137,11 +142,6 @@ def editable_place(frame: FrameType) -> Found | None:
     places = map(place_of, users_frames(frame))
     place = next((place for place in places if not os.path.isabs(place.file)), None)
     return found if place is None else Found(place, direct=False)
-
-
-def called_by_user(depth: int = 2) -> bool:
-    """Whether the user's own code, and no library on its behalf, is the caller so many frames up."""
-    return is_users(sys._getframe(depth).f_code.co_filename)
 
 
 def place_of(frame: FrameType) -> Place:
@@ -173,16 +173,12 @@ def names_of(*wanted: object) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for frame in users_frames(sys._getframe(1)):
-        name = _name_in(frame.f_locals, wanted)
+        known = list(frame.f_locals.items())  # other threads may add to it
+        within = ((f"{owner}.{name}", held) for owner, value in known for name, held in _attributes(value))
+        name = next((name for name, value in chain(known, within) if any(value is one for one in wanted)), None)
         if name is not None:
             found.setdefault(_function(frame), name)
     return found
-
-
-def _name_in(variables: Mapping[str, object], wanted: tuple[object, ...]) -> str | None:
-    known = list(variables.items())  # other threads may add to it
-    within = ((f"{owner}.{name}", held) for owner, value in known for name, held in _attributes(value))
-    return next((name for name, value in chain(known, within) if any(value is one for one in wanted)), None)
 
 
 def _attributes(value: object) -> list[tuple[str, object]]:

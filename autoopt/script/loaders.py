@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import weakref
 from collections import defaultdict, deque
@@ -20,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from autoopt.benchmark.contents import samples_of, users_dataset
 from autoopt.script.draws import Order
 from autoopt.script.frames import maker_place
+from autoopt.script.hook.seeds import in_place_of
 from autoopt.script.session import Session
 
 _Given = tuple[int, Any, int | None]
@@ -225,7 +225,7 @@ class LoaderHook:
         drawn = _BaseDataLoaderIter._next_index
         hook, session, roles, watchers = self, self.session, self.roles, self.watchers
 
-        @functools.wraps(made)
+        @in_place_of(DataLoader, "__init__")
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             if session.standing or hook._changing:
                 return made(self, *args, **kwargs)
@@ -241,7 +241,7 @@ class LoaderHook:
                 hook._changing = False
             return None
 
-        @functools.wraps(opened)
+        @in_place_of(DataLoader, "__iter__")
         def iterate(self: Any) -> Any:
             if session.standing or hook._changing:
                 return opened(self)
@@ -272,7 +272,7 @@ class LoaderHook:
                 iterator._autoopt_evaluates = True
             return iterator
 
-        @functools.wraps(advanced)
+        @in_place_of(_BaseDataLoaderIter, "__next__")
         def following(self: Any) -> Any:
             if session.standing or hook._changing:
                 return advanced(self)
@@ -316,17 +316,12 @@ class LoaderHook:
                     watcher.batch_given(reported, batch, training, indices)
             return batch
 
-        @functools.wraps(drawn)
+        @in_place_of(_BaseDataLoaderIter, "_next_index")
         def next_index(self: Any) -> Any:
             index = drawn(self)  # type: ignore[no-untyped-call]
             if self._dataset_kind == _DatasetKind.Map and isinstance(index, (list, tuple)):
                 self.__dict__.setdefault("_autoopt_drawn", deque()).append(index)
             return index
-
-        _BaseDataLoaderIter._next_index = next_index  # type: ignore[method-assign]
-        DataLoader.__init__ = init  # type: ignore[method-assign]
-        DataLoader.__iter__ = iterate  # type: ignore[method-assign]
-        _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
 
     def _evaluated(self, samples: int | None) -> None:
         """A batch is read by an evaluation; its samples, None where they cannot be counted."""

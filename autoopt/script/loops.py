@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import functools
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from traceback import walk_stack
 from types import FrameType
 from typing import Any, Literal
@@ -19,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from autoopt.benchmark.libraries import is_users
 from autoopt.loading.validation import length_of
-from autoopt.script.frames import users_frames
+from autoopt.script.frames import last_name, tree_of, users_frames
 
 _Rest = Literal["stepped", "dropped"]
 _Loop = ast.For | ast.While | ast.AsyncFor
@@ -33,13 +31,8 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
 _SIZED: tuple[Any, ...] = (range, list, tuple, dict, torch.Tensor, np.ndarray, Dataset, DataLoader)
 _ROUNDS: dict[str, Callable[[float], int]] = {"int": int, "ceil": math.ceil, "floor": math.floor}
 _COUNTED = frozenset(("arange", "randperm", "permutation"))
-_TRAINERS = frozenset(
-    (
-        "transformers.trainer.Trainer",
-        "lightning.pytorch.trainer.trainer.Trainer",
-        "pytorch_lightning.trainer.trainer.Trainer",
-    )
-)
+_TRAINERS = ("transformers.trainer", "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+"""Modules of libraries whose class ``Trainer`` knows the length of its training."""
 
 
 def planned_steps(batches_per_step: int) -> int | None:
@@ -86,14 +79,17 @@ def _ends(loop: _Loop, outermost: _Loop, frame: FrameType, batches_per_step: int
     for counted in ast.walk(loop):
         if not isinstance(counted, ast.AugAssign) or not isinstance(counted.op, ast.Add):
             continue
-        by, begins = _value(counted.value, frame), _begins(counted.target, frame)
-        if not isinstance(by, int) or by < 1 or begins is None or any(_holds(each, counted.lineno) for each in nested):
+        by, name = _value(counted.value, frame), ast.unparse(counted.target)
+        made = [node for node in ast.walk(tree_of(frame.f_code.co_filename)) if isinstance(node, ast.Assign)]
+        given = [_value(node.value, frame) for node in made if name in map(ast.unparse, node.targets)]
+        begins = {each for each in given if isinstance(each, int)}
+        if not isinstance(by, int) or by < 1 or len(begins) != 1 or any(_holds(n, counted.lineno) for n in nested):
             continue
         for test, line in _conditions(outermost):
-            bound = _bound(test, ast.unparse(counted.target), frame, stays=line is None)
+            bound = _bound(test, name, frame, stays=line is None)
             if bound is None:
                 continue
-            runs = -(-(bound - begins) // by)
+            runs = -(-(bound - min(begins)) // by)
             if line is not None:  # seen in the run that counts, or the next; its step may come before or after
                 runs += (counted.lineno > line) - (line < frame.f_lineno)
             if runs > 0:  # where one condition guards the counter and the step, it counts steps, not batches
@@ -131,9 +127,8 @@ def _conditions(loop: _Loop) -> Iterator[tuple[ast.expr, int | None]]:
         leaves = isinstance(last, ast.Return) or (
             isinstance(last, ast.Break) and not any(_holds(each, node.lineno) for each in inner)
         )
-        if leaves or (
-            isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and _called(last.value) == "exit"
-        ):
+        ends = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and last_name(last.value) == "exit"
+        if leaves or ends:
             yield node.test, node.lineno
 
 
@@ -153,18 +148,6 @@ def _bound(test: ast.expr, counter: str, frame: FrameType, stays: bool) -> int |
     at = (ast.Lt, ast.NotEq) if stays else (ast.GtE, ast.Eq)
     after = ast.LtE if stays else ast.Gt
     return value if isinstance(compared, at) else value + 1 if isinstance(compared, after) else None
-
-
-def _begins(counter: ast.expr, frame: FrameType) -> int | None:
-    """The number that a counter begins at; None where its file gives it none, or several."""
-    tree, name = _tree(frame.f_code.co_filename), ast.unparse(counter)
-    found = [
-        _value(node.value, frame)
-        for node in ast.walk(tree or ast.Module([], []))
-        if isinstance(node, ast.Assign) and any(ast.unparse(target) == name for target in node.targets)
-    ]
-    numbers = {each for each in found if isinstance(each, int)}
-    return numbers.pop() if len(numbers) == 1 else None
 
 
 def steps_per_epoch(batches: int, batches_per_step: int) -> int:
@@ -200,13 +183,13 @@ def _remainder(loop: ast.AST, line: int) -> _Rest | None:
     for node in ast.walk(loop):
         if isinstance(node, ast.With) and _holds(node, line):
             entered = (item.context_expr for item in node.items)
-            if any(isinstance(each, ast.Call) and _called(each) == "accumulate" for each in entered):
+            if any(isinstance(each, ast.Call) and last_name(each) == "accumulate" for each in entered):
                 return "stepped"
         skips = isinstance(node, ast.If) and node.lineno < line and isinstance(node.body[-1], ast.Continue)
         if isinstance(node, ast.If) and (_holds(node, line) or skips):
             parts = list(ast.walk(node.test))
             counted = [part.left for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)]
-            if counted and any(isinstance(part, ast.Call) and _called(part) == "len" for part in parts):
+            if counted and any(isinstance(part, ast.Call) and last_name(part) == "len" for part in parts):
                 return "stepped"
             if counted and not isinstance(node.test, ast.BoolOp):
                 return "dropped" if set().union(*map(_names, counted)) & _names(loop.target) else None
@@ -225,7 +208,7 @@ def _of_trainer(frame: FrameType) -> int | None:
     """Training steps of the whole run, where a library's trainer is what runs in a frame."""
     for name in ("self", "trainer"):
         owner: Any = frame.f_locals.get(name)
-        if any(f"{kind.__module__}.{kind.__qualname__}" in _TRAINERS for kind in type(owner).__mro__):
+        if any(kind.__qualname__ == "Trainer" and kind.__module__ in _TRAINERS for kind in type(owner).__mro__):
             state = getattr(owner, "state", None)
             reported = getattr(state, "max_steps", None) or getattr(owner, "estimated_stepping_batches", None)
             return reported if isinstance(reported, int) and reported > 0 else None
@@ -234,17 +217,9 @@ def _of_trainer(frame: FrameType) -> int | None:
 
 def _loops(frame: FrameType) -> list[_Loop]:
     """The loops around the line that a frame is at, within its own function, the outermost first."""
-    tree, begins = _tree(frame.f_code.co_filename), frame.f_code.co_firstlineno
-    loops = (node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.For | ast.While))
+    begins = frame.f_code.co_firstlineno
+    loops = (node for node in ast.walk(tree_of(frame.f_code.co_filename)) if isinstance(node, ast.For | ast.While))
     return [loop for loop in loops if loop.lineno >= begins and _holds(loop, frame.f_lineno)]
-
-
-@functools.cache
-def _tree(file: str) -> ast.Module | None:
-    try:
-        return ast.parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None
 
 
 def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
@@ -252,32 +227,26 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
     if not isinstance(loop, ast.For):
         return None
     expression = loop.iter
-    while isinstance(expression, ast.Call) and _called(expression) in ("enumerate", "tqdm", "trange", "track"):
-        if _called(expression) == "trange":
+    while isinstance(expression, ast.Call) and last_name(expression) in ("enumerate", "tqdm", "trange", "track"):
+        if last_name(expression) == "trange":
             expression.func = ast.Name("range", ast.Load())
             break
         expression = expression.args[0] if expression.args else ast.Constant(None)
-    value, most = _value(expression, frame), _broken_off(loop, frame)
+    value = _value(expression, frame)
     size: int | None = _size(value)
     if type(value).__module__.partition(".")[0] == "tqdm":  # a bar that has a name of its own
         size, value = getattr(value, "total", None), getattr(value, "iterable", None)
     if size is None:
         return None
-    chosen = _chosen(loop, value, frame) if isinstance(value, list | tuple) else None
-    return int(min(size, most)) if chosen is None else chosen, isinstance(value, DataLoader)
-
-
-def _chosen(loop: ast.For, values: Sequence[Any], frame: FrameType) -> int | None:
-    """The rounds that come to the line, where the loop's own variable decides: ``if phase == "train"``; else None."""
-    target = loop.target
-    for guard in ast.walk(loop) if isinstance(target, ast.Name) else ():
+    # where the loop's own variable decides which rounds come to the line: ``if phase == "train"``
+    for guard in ast.walk(loop) if isinstance(loop.target, ast.Name) and isinstance(value, list | tuple) else ():
         test = guard.test if isinstance(guard, ast.If) and _holds(guard, frame.f_lineno) else None
         if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq):
             continue
-        if ast.unparse(test.left) == ast.unparse(target):
+        if ast.unparse(test.left) == ast.unparse(loop.target):
             wanted = _value(test.comparators[0], frame)
-            return sum(1 for each in values if isinstance(each, str | int) and each == wanted)
-    return None
+            return sum(1 for each in value if isinstance(each, str | int) and each == wanted), False
+    return int(min(size, _broken_off(loop, frame))), isinstance(value, DataLoader)
 
 
 def _size(value: Any) -> int | None:
@@ -287,7 +256,7 @@ def _size(value: Any) -> int | None:
 
 def _broken_off(loop: ast.For, frame: FrameType) -> float:
     """How often the body runs, with the step in it, until a condition on the loop's own number ends it."""
-    counts = isinstance(loop.iter, ast.Call) and _called(loop.iter) == "enumerate"
+    counts = isinstance(loop.iter, ast.Call) and last_name(loop.iter) == "enumerate"
     number = loop.target.elts[0] if counts and isinstance(loop.target, ast.Tuple) else None
     found = [
         bound + (frame.f_lineno <= (line or 0))
@@ -295,10 +264,6 @@ def _broken_off(loop: ast.For, frame: FrameType) -> float:
         if number is not None and (bound := _bound(test, ast.unparse(number), frame, stays=False)) is not None
     ]
     return min(found, default=math.inf)
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
 def _value(node: ast.AST, frame: FrameType) -> Any:
@@ -333,7 +298,7 @@ def _value(node: ast.AST, frame: FrameType) -> Any:
 
 def _called_value(call: ast.Call, values: list[Any], frame: FrameType) -> Any:
     """The value of a call that gives a number, a size or as many parts: by its name, as everybody's scripts use it."""
-    name, owner = _called(call), _value(call.func.value, frame) if isinstance(call.func, ast.Attribute) else None
+    name, owner = last_name(call), _value(call.func.value, frame) if isinstance(call.func, ast.Attribute) else None
     first: Any = values[0] if values else None
     whole = all(isinstance(value, int) for value in values)
     if name == "range":

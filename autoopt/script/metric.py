@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from autoopt.benchmark.live import Printed
-from autoopt.script.hook.seeds import when_imported
+from autoopt.script.hook.seeds import in_place_of, when_imported
 from autoopt.workload import Target
 
 _WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
@@ -27,14 +27,12 @@ _LARGER = re.compile(
     re.I,
 )
 _SPECIAL = re.compile(r"\\[a-zA-Z]|\.[*+?]+|[\^$|?*+\[\]{}]+")
-_TRACKERS = (
-    ("torch.utils.tensorboard", "SummaryWriter", "add_scalar"),
-    ("wandb", None, "log"),
-    ("mlflow", None, "log_metric"),
-    ("mlflow", None, "log_metrics"),
-)
-
-
+_TRACKERS = {
+    "torch.utils.tensorboard": ("SummaryWriter.add_scalar",),
+    "wandb": ("log",),
+    "mlflow": ("log_metric", "log_metrics"),
+}
+"""Functions that are given a metric, by module."""
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 LEAST_EVALUATIONS = 2
 """Evaluations that must have printed the same line: in one alone, a counter looks like anything else, unless its words
@@ -122,9 +120,10 @@ def overhear(line: Callable[[str], None], tracked: Callable[[str, float], bool] 
         if number is not None and not (tracked is not None and tracked(key, number)):
             line(f"{key}: {number}")
 
-    for module in dict.fromkeys((*(module for module, _, _ in _TRACKERS), *_LIGHTNING)):
-        listen = _listen_to_lightning if module in _LIGHTNING else _listen_to_tracker
-        when_imported(module, functools.partial(listen, module, tell))
+    for module in _TRACKERS:
+        when_imported(module, functools.partial(_listen_to_tracker, module, tell))
+    for module in _LIGHTNING:
+        when_imported(module, functools.partial(_listen_to_lightning, module, tell))
 
 
 def _finite(value: Any) -> float | None:
@@ -136,16 +135,16 @@ def _finite(value: Any) -> float | None:
 
 
 def _listen_to_tracker(module: str, tell: Callable[[str, Any], None]) -> None:
-    for name, owner, method in _TRACKERS:
-        target: Any = sys.modules[module] if name == module else None
-        target = getattr(target, owner, None) if owner else target
-        plain = getattr(target, method, None)
-        if plain is not None:
-            setattr(target, method, _listening(plain, tell))
+    for owner, _, method in (path.rpartition(".") for path in _TRACKERS[module]):
+        target = getattr(sys.modules[module], owner, None) if owner else sys.modules[module]
+        if hasattr(target, method):
+            _listen_to(target, method, tell)
 
 
-def _listening(plain: Callable[..., Any], tell: Callable[[str, Any], None]) -> Callable[..., Any]:
-    @functools.wraps(plain)
+def _listen_to(owner: Any, name: str, tell: Callable[[str, Any], None]) -> None:
+    plain = getattr(owner, name)
+
+    @in_place_of(owner, name)
     def listening(*args: Any, **kwargs: Any) -> Any:
         values = [*args, *kwargs.values()]
         for value, following in zip(values, [*values[1:], None], strict=True):
@@ -155,8 +154,6 @@ def _listening(plain: Callable[..., Any], tell: Callable[[str, Any], None]) -> C
             elif isinstance(value, str):
                 tell(value, following)
         return plain(*args, **kwargs)
-
-    return listening
 
 
 def _listen_to_lightning(module: str, tell: Callable[[str, Any], None]) -> None:
@@ -171,12 +168,10 @@ def _listen_to_lightning(module: str, tell: Callable[[str, Any], None]) -> None:
 
     reader = type("MetricReader", (base,), {"on_validation_end": on_validation_end})
 
-    @functools.wraps(plain)
+    @in_place_of(trainer, "__init__")
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         plain(self, *args, **kwargs)
         self.callbacks.append(reader())
-
-    trainer.__init__ = made
 
 
 class _Overheard:

@@ -29,16 +29,16 @@ from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.script.applying import stands_alone
 from autoopt.script.frames import (
     Found,
-    called_by_user,
-    callers,
     constructs,
     editable_place,
     maker_place,
     names_of,
+    place_of,
     user_place,
+    users_frames,
 )
 from autoopt.script.frozen import FrozenModules
-from autoopt.script.hook.seeds import when_imported
+from autoopt.script.hook.seeds import in_place_of, when_imported
 from autoopt.script.loaders import Watcher
 from autoopt.script.torch_hooks import Passes, TorchHooks, UpdatesByHand, period_of
 from autoopt.simplify.costly import ANOMALIES, CALLS
@@ -189,37 +189,29 @@ class Observer(Watcher):
 
     def _around(self, owner: Any, name: str, tell: Callable[..., None], *, keywords: bool = False) -> None:
         plain = getattr(owner, name)
-        observer = self
 
-        @functools.wraps(plain)
+        @in_place_of(owner, name)
         def listening(*args: Any, **kwargs: Any) -> Any:
-            if observer._watching and not observer.hooks.session.standing:
+            if self._watching and not self.hooks.session.standing:
                 tell(*args, **(kwargs if keywords else {}))
             return plain(*args, **kwargs)
 
-        setattr(owner, name, listening)
-
     def _timed(self, owner: Any, attribute: str, name: str) -> None:
         """Seconds of a call that is no part of training, by the user's own line."""
-        plain = getattr(owner, attribute)
-        observer = self
+        plain, session = getattr(owner, attribute), self.hooks.session
 
-        @functools.wraps(plain)
+        @in_place_of(owner, attribute)
         def timed(*args: Any, **kwargs: Any) -> Any:
             began = perf_counter()
             result = plain(*args, **kwargs)
-            passed = perf_counter() - began
-            session = observer.hooks.session
-            if session.steps > 0 and not session.standing and called_by_user(2):
-                seen = observer._note("forced", user_place(), name)
+            passed, frame = perf_counter() - began, sys._getframe(1)
+            if session.steps > 0 and not session.standing and is_users(frame.f_code.co_filename):
+                seen = self._note("forced", user_place(), name)
                 if seen is not None:
                     seen.seconds += passed
                     if seen.count == 1:
-                        frame = sys._getframe(1)
                         seen.options = {"alone": stands_alone(frame.f_code.co_filename, frame.f_lineno)}
             return result
-
-        setattr(owner, attribute, timed)
 
     def _anomalies(self, name: str, made: Any, mode: bool = True, **_: Any) -> None:
         if mode:
@@ -293,19 +285,17 @@ class Observer(Watcher):
             self._sites["model", len(self._sites)] = seen
 
     def evaluated_first(self, model: nn.Module) -> None:
-        found = user_place()
-        if self._watching and found is not None:
-            self._note("evaluation", found, type(model).__name__)
+        self._note("evaluation", user_place(), type(model).__name__)
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if not self._watching:
             return
         found = user_place()
         if training:
-            self._use(self._made.get(model), found, callers()[1:])
+            self._use(self._made.get(model), found, tuple(map(place_of, users_frames(sys._getframe())))[1:])
             if not self.hooks.roles.known:
                 self._note("batch_without_loader", found, type(model).__name__)
-        elif found is not None:
+        else:
             self._note("evaluation", found, type(model).__name__)
 
     def backward(self, loss: Any) -> None:
@@ -408,11 +398,10 @@ class Observer(Watcher):
             self._around(owner, method, self._trainer)
 
     def _trainer(self, made: Any, *_: Any) -> None:
-        found = user_place()
-        if found is not None and type(made).__name__ == "Accelerator" and not found.direct:
-            return  # one that transformers' Trainer makes for itself
-        if found is not None:  # whether the call stands on these lines itself shows when it is looked for there
-            self._note("trainer", Found(found.place, direct=True), type(made).__name__)
+        found, name = user_place(), type(made).__name__
+        if found is not None and (found.direct or name != "Accelerator"):  # transformers' Trainer makes one for itself
+            # whether the call stands on these lines itself shows when it is looked for there
+            self._note("trainer", Found(found.place, direct=True), name)
 
     def _note(self, kind: SiteKind, found: Found | None, call: str) -> Seen | None:
         if found is None or not self._watching:

@@ -5,7 +5,6 @@ Only classes and modules are patched, never what a user may pickle or copy: the 
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -21,6 +20,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from autoopt.benchmark.contents import samples_of
 from autoopt.errors import WorkloadError
 from autoopt.script.frames import model_place
+from autoopt.script.hook.seeds import in_place_of
 from autoopt.script.loaders import LoaderHook, Roles, Watcher
 from autoopt.script.session import Session
 
@@ -169,10 +169,9 @@ class TorchHooks:
     # models
 
     def _modules(self) -> None:
-        plain = nn.Module.__call__
-        hooks = self
+        plain, hooks = nn.Module.__call__, self
 
-        @functools.wraps(plain)
+        @in_place_of(nn.Module, "__call__")
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():  # torch.compile(model) compiles this function in place of its own
                 return plain(self, *args, **kwargs)
@@ -186,7 +185,6 @@ class TorchHooks:
                     nn.Module.__call__ = call  # type: ignore[method-assign]
 
         self._looking = call
-        nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def _outermost(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module is called from outside of any other: a root where an optimizer holds some of its parameters."""
@@ -309,10 +307,9 @@ class TorchHooks:
     # gradients
 
     def _backwards(self) -> None:
-        plain = torch.autograd.backward
-        hooks, session = self, self.session
+        plain, hooks, session = torch.autograd.backward, self, self.session
 
-        @functools.wraps(plain)
+        @in_place_of(torch.autograd, "backward")
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if hooks._own and not hooks.within_step:  # a closure's passes are all on the same batch
                 hooks._count_own()
@@ -336,8 +333,6 @@ class TorchHooks:
             hooks._update_ends = hooks._updates is not None
             return done
 
-        torch.autograd.backward = backward
-
     def _updates_itself(self) -> None:
         """A backward pass, and no optimizer: after some, lines of the script's own make use of the gradients."""
         self._unheld_passes += bool(self._unheld_models)
@@ -348,12 +343,10 @@ class TorchHooks:
             self._updates, self.session.between_steps = UpdatesByHand(parameters), self._updated
             plain, hooks = nn.Module.zero_grad, self
 
-            @functools.wraps(plain)
+            @in_place_of(nn.Module, "zero_grad")
             def zero_grad(self: nn.Module, *args: Any, **kwargs: Any) -> None:
                 hooks._updated()
                 plain(self, *args, **kwargs)
-
-            nn.Module.zero_grad = zero_grad  # type: ignore[method-assign]
 
     def _updated(self) -> None:
         """Something else begins: the lines that update weights have ended."""
@@ -364,10 +357,9 @@ class TorchHooks:
     # optimizers
 
     def _optimizers(self) -> None:
-        made = Optimizer.__init__
-        hooks = self
+        made, hooks = Optimizer.__init__, self
 
-        @functools.wraps(made)
+        @in_place_of(Optimizer, "__init__")
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             made(self, *args, **kwargs)
             if hooks.session.standing:
@@ -379,7 +371,6 @@ class TorchHooks:
             for watcher in hooks.watchers:
                 watcher.optimizer_made(self)
 
-        Optimizer.__init__ = init  # type: ignore[method-assign]
         register_optimizer_step_post_hook(self._optimizer_stepped)
 
     def _step_once(self, kind: Any) -> None:
@@ -390,7 +381,7 @@ class TorchHooks:
             return
         hooks = self
 
-        @functools.wraps(plain)
+        @in_place_of(kind, "step")
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             if hooks._in_scaler or hooks._nested:
                 return plain(self, *args, **kwargs)
@@ -402,8 +393,7 @@ class TorchHooks:
             hooks._optimizer_stepped(self, (), {})
             return result
 
-        step.steps_once = True  # type: ignore[attr-defined]
-        kind.step = step
+        kind.step.steps_once = True
 
     def _optimizer_steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.within_step = bool(args or kwargs)  # a closure, which calls the models within the step
@@ -422,16 +412,15 @@ class TorchHooks:
             self._after_step(optimizer)
 
     def _scaler(self, scaler: Any) -> None:
-        plain, scales = scaler.step, scaler.scale
-        hooks = self
+        plain, scales, hooks = scaler.step, scaler.scale, self
 
-        @functools.wraps(scales)
+        @in_place_of(scaler, "scale")
         def scale(self: Any, outputs: Any) -> Any:
             scaled = scales(self, outputs)
             hooks._scale = self._scale if self.is_enabled() else None
             return scaled
 
-        @functools.wraps(plain)
+        @in_place_of(scaler, "step")
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             # a step that is skipped for gradients that are not finite counts: its work was done
             hooks._in_scaler = True
@@ -441,8 +430,6 @@ class TorchHooks:
                 hooks._in_scaler = False
             hooks._after_step(getattr(optimizer, "optimizer", optimizer))
             return result
-
-        scaler.step, scaler.scale = step, scale
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if self.session.standing:
@@ -492,10 +479,9 @@ class TorchHooks:
     # checkpoints
 
     def _saves(self) -> None:
-        plain = torch.save
-        hooks, session = self, self.session
+        plain, hooks, session = torch.save, self, self.session
 
-        @functools.wraps(plain)
+        @in_place_of(torch, "save")
         def save(*args: Any, **kwargs: Any) -> Any:
             aside = hooks._saves_now or threading.current_thread() is not threading.main_thread()
             if session.standing or aside:
@@ -514,5 +500,3 @@ class TorchHooks:
                     session.train_again()
                 elif session.evaluating is not None:
                     session.saved(perf_counter() - began)
-
-        torch.save = save

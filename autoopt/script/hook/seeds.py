@@ -1,4 +1,5 @@
-"""Seeds of a script mixed with one of a run's, so that its seeds are other ones and those of two runs the same.
+"""Functions of other modules replaced, also of those that are imported later; so a script's seeds are mixed with a
+run's: its seeds are other ones then, and those of two runs the same.
 
 The standard library alone: a script's own process imports it, before anything else, and in any environment.
 """
@@ -13,7 +14,19 @@ import random
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def in_place_of(owner: Any, name: str) -> Callable[[F], F]:
+    """Puts the function that follows in the place of an attribute, whose name and docstring it gets."""
+
+    def put(function: F) -> F:
+        setattr(owner, name, functools.wraps(getattr(owner, name))(function))
+        return function
+
+    return put
 
 
 def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
