@@ -24,12 +24,6 @@ from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, resolve, seal
 from autoopt.trial.preloading import EnvironmentLog
 
-VARIABLE = "AUTOOPT_SCRIPT"
-PACKAGES = "AUTOOPT_PACKAGES"
-"""Folders of autoopt's own packages, which alone are found in a script's process whatever its environment holds."""
-PATH_WAS_UNSET = "AUTOOPT_SCRIPT_PATH_WAS_UNSET"
-SEED = "AUTOOPT_SEED"
-"""Mixed with the seeds of a script to which nothing listens (``script.hook.seeds``)."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = frozenset({"open", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink", "os.link"})
 _FIRST = {"os.rename": slice(2), "os.link": slice(1, 2), "os.symlink": slice(1, 2)}
@@ -238,7 +232,7 @@ class ScriptServer(TaskServer):
             raise explained(error)
         self._session = script.session
         try:
-            script.session.first_step()
+            script.session.answer()
         except ScriptEnded:
             raise WorkloadError(script.why_never_trained(), hint="name the script that trains") from None
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,7 +25,7 @@ from autoopt.loading.importing import check_spec
 from autoopt.records.protocol import Launch, ScriptSpec
 from autoopt.script import hook
 
-HOOK = str(Path(hook.__path__[0]))
+PATH_WAS_UNSET = "AUTOOPT_SCRIPT_PATH_WAS_UNSET"
 ASKED = "AUTOOPT_LAUNCH_ASKED"
 PASSED_ON = "AUTOOPT_PASSED_ON"
 """Set for a launcher: it is not listened to, the processes that it starts are."""
@@ -54,6 +54,13 @@ for found in metadata.distributions(name="torch"):
 """
 _LAUNCHERS = ("deepspeed", "mpirun", "srun")
 _EXAMPLE = "such as: autoopt optimize train.py --budget 1h -- --epochs 10"
+
+
+def hooked(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that put ``script.hook`` on the path of the next interpreter."""
+    before = environment.get("PYTHONPATH")
+    unset = {PATH_WAS_UNSET: "1"} if before is None else {}
+    return {"PYTHONPATH": os.pathsep.join([*hook.__path__, *filter(None, [before])]), **unset}
 
 
 def is_launcher(words: Sequence[str]) -> bool:
@@ -120,13 +127,11 @@ def asked(command: Sequence[str], folder: Path) -> tuple[tuple[str, ...], Launch
 def _run(command: Sequence[str], folder: Path, place: Path, log: Path) -> str:
     """Runs the launcher to its end, which is reported."""
     own = {name: value for name, value in os.environ.items() if name not in _OF_THE_PLACE}
-    path = os.pathsep.join([HOOK, *filter(None, [own.get("PYTHONPATH")])])
-    environment = {**own, "PYTHONPATH": path, "TMPDIR": str(place), ASKED: str(place)}
     with log.open("wb") as file:
         process = subprocess.Popen(
             list(command),
             cwd=folder,
-            env=environment,
+            env={**own, **hooked(own), "TMPDIR": str(place), ASKED: str(place)},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

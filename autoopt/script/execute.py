@@ -28,13 +28,18 @@ from autoopt.errors import AutooptError
 from autoopt.records import JsonDict, Plan, Sites
 from autoopt.records.protocol import Rank, ScriptSpec, TrialSpec
 from autoopt.registry import OURS
-from autoopt.script.boot import PACKAGES, PATH_WAS_UNSET, SEED, VARIABLE, Orders, ScriptProcess, listen
-from autoopt.script.command import HOOK, PASSED_ON
+from autoopt.script.boot import Orders, ScriptProcess, listen
+from autoopt.script.command import PASSED_ON, hooked
 from autoopt.script.view import View, join_view, open_view
 from autoopt.trial.channel import Channel
 from autoopt.trial.failures import failure_of
 from autoopt.trial.supervisor import supervise
 
+VARIABLE = "AUTOOPT_SCRIPT"
+PACKAGES = "AUTOOPT_PACKAGES"
+"""Folders of autoopt's own packages, which alone are found in a script's process whatever its environment holds."""
+SEED = "AUTOOPT_SEED"
+"""Mixed with the seeds of a script to which nothing listens (``script.hook.seeds``)."""
 OFFLINE = {
     "WANDB_MODE": "offline",
     "WANDB_SILENT": "true",
@@ -232,19 +237,12 @@ def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) ->
     installed = [file for each in distributions(name="torch-autoopt") for file in each.files or ()]
     folders += [str(Path(str(file.locate())).parent) for file in installed if file.name == "entry_points.txt"][:1]
     packages = os.pathsep.join(folders)
-    return {**environment, **_hooked(environment), PACKAGES: packages, VARIABLE: orders.model_dump_json()}
+    return {**environment, **hooked(environment), PACKAGES: packages, VARIABLE: orders.model_dump_json()}
 
 
 def seeded(seed: int, environment: Mapping[str, str]) -> dict[str, str]:
     """An environment in which the next interpreter, and no other, mixes this seed into those that its script sets."""
-    return {**environment, **_hooked(environment), SEED: str(seed)}
-
-
-def _hooked(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that put ``script.hook`` on the path of the next interpreter."""
-    before = environment.get("PYTHONPATH")
-    unset = {PATH_WAS_UNSET: "1"} if before is None else {}
-    return {"PYTHONPATH": HOOK if not before else HOOK + os.pathsep + before, **unset}
+    return {**environment, **hooked(environment), SEED: str(seed)}
 
 
 def run_with_plan(

@@ -28,8 +28,6 @@ TIMED = 3
 """Calls of which the median is taken: one that was disturbed does not count."""
 READINGS, READ = 12, 2
 """Of an index, among which few variants have all come, with few exceptions; and indices that are read."""
-CHUNK = 64
-"""Samples of a batch where the loader does not say."""
 
 
 class FrozenModules(Watcher):
@@ -57,12 +55,9 @@ class FrozenModules(Watcher):
 
     def _within(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not self._hooks.session.standing:
-            self._note(module, args, kwargs, path)
+            self.frozen_called(module, args, kwargs, path)
 
-    def frozen_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._note(module, args, kwargs)
-
-    def _note(self, module: nn.Module, args: Any, kwargs: Any, path: str = "") -> None:
+    def frozen_called(self, module: nn.Module, args: Any, kwargs: Any, path: str = "") -> None:
         held = self._batch is not None and next(module.parameters(), None) is not None
         frame = calls_module(sys._getframe(1)) if held else None
         if frame is None:
@@ -83,15 +78,12 @@ class FrozenModules(Watcher):
             key = (site.file, site.line, site.call)
             if key not in self._found:
                 found = dict(site.options)
-                if "reason" not in found:
-                    self._hooks.session.standing = True
-                    try:
+                with self._hooks.session.stands():
+                    if "reason" not in found:
                         with torch.no_grad():
                             found |= tried(module, args, kwargs)
-                        if "reason" not in found:
-                            found |= variants(self._loader)
-                    finally:
-                        self._hooks.session.standing = False
+                    if "reason" not in found:
+                        found |= variants(self._loader)
                 self._found[key] = (site.model_copy(update={"options": found}), module, weights_of(module))
         while called and self._listening:
             self._listening.pop().remove()
@@ -139,9 +131,9 @@ def _tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return {"reason": "it changes what it holds when it is called, as BatchNorm does in training mode"}
     if not torch.equal(state, torch.get_rng_state()):
         return {"reason": "it draws random numbers, as dropout does in training mode"}
-    both = zip(made, columns_of(turned, len(made[0])), strict=True)
-    if not all(torch.allclose(two.flip(0), one, rtol=0.0, atol=SAME * max(_size(one), 1e-9)) for one, two in both):
-        return {"reason": "what it makes of a sample depends on the batch around it"}
+    for one, two in zip(made, columns_of(turned, len(made[0])), strict=True):
+        if not torch.allclose(two.flip(0), one, rtol=0.0, atol=SAME * max(float(one.abs().max()), 1e-9)):
+            return {"reason": "what it makes of a sample depends on the batch around it"}
     kept = KeptOutputs()
     calls = (partial(module, *args, **kwargs), partial(kept, module, args, kwargs))
     seconds = [_seconds(call, made[0].device) for call in calls]
@@ -152,10 +144,6 @@ def _tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         "kept_seconds": seconds[1],
         "row_bytes": sum(each.nbytes for each in made) // len(made[0]),
     }
-
-
-def _size(tensor: torch.Tensor) -> float:
-    return float(tensor.abs().max())
 
 
 def variants(loader: Any) -> JsonDict:
@@ -241,11 +229,9 @@ class KeepOutputs(Watcher):
             computes = True
             try:
                 if not filled and not session.standing:
-                    filled = session.standing = True
-                    try:
+                    filled = True
+                    with session.stands():
                         self._fill(partial(kept, module), args, kwargs)
-                    finally:
-                        session.standing = False
                 return kept(module, args, kwargs)
             finally:
                 computes = False
@@ -265,7 +251,7 @@ class KeepOutputs(Watcher):
         def given(value: Any, read: list[torch.Tensor]) -> Any:
             return read[places[id(value)]].to(value.device, value.dtype) if id(value) in places else value
 
-        size, count = loader.batch_size or CHUNK, len(loader.dataset)
+        size, count = loader.batch_size or len(columns[0]), len(loader.dataset)
         with kept_random_state(), torch.no_grad():
             fetcher: Any = _MapDatasetFetcher(loader.dataset, True, loader.collate_fn, False)
             for first in range(0, count, size):

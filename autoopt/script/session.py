@@ -7,7 +7,8 @@ thread asks for: so whatever computes runs in the thread whose torch settings ar
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -177,14 +178,6 @@ class Session:
 
     # the serving thread's side
 
-    def first_step(self) -> None:
-        """Waits until the script stands at the end of its first training step.
-
-        Raises:
-            BaseException: what ended the script before.
-        """
-        self._received()
-
     def run(self, enough: Enough) -> Goal:
         """Lets the script train until ``enough``, asked at each step's end with the steps and seconds so far.
 
@@ -195,15 +188,20 @@ class Session:
         goal = Goal(LossRecorder(self.device.kind == "cpu"), enough=enough)
         self.goal = goal
         self._jobs.put(goal)
-        self._received()
+        self.answer()
         return goal
 
     def in_main(self, work: Callable[[], Any]) -> Any:
         """Runs something in the script's main thread, which stands at a step's end."""
         self._jobs.put(work)
-        return self._received()
+        return self.answer()
 
-    def _received(self) -> Any:
+    def answer(self) -> Any:
+        """Waits for what was asked for; at first, until the script stands at the end of its first training step.
+
+        Raises:
+            BaseException: what ended the script before, or the work.
+        """
         answer = self._answers.get()
         if isinstance(answer, _Raised):
             raise answer.error
@@ -323,7 +321,13 @@ class Session:
         goal.steps += 1
         goal.away.append(goal.away_now)
         goal.away_now = 0.0
-        self._note_loss(goal)
+        losses, self._losses = self._losses, []
+        if losses and isinstance(losses[0], float | list):
+            alone = len(losses) == 1 and self.loss_factor == 1.0
+            goal.captured.extend(losses if alone else [self.loss_factor * sum(map(number, losses)) / len(losses)])
+        elif losses:
+            whole = losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses)
+            goal.captured.add(whole if self.loss_factor == 1.0 else whole * self.loss_factor)
         if self.deferred_cost.watching:
             self.deferred_cost.note([])
         if goal.enough(goal.steps, goal.elapsed(self.clock)):
@@ -359,15 +363,24 @@ class Session:
         self._aside.saving_seconds += seconds
         self._interruptions.append(Interruption("checkpoint", self.steps, self._aside.began, seconds))
 
+    @contextmanager
+    def stands(self) -> Iterator[None]:
+        """The script stands: what is made and called is not its own."""
+        self.standing = True
+        try:
+            yield
+        finally:
+            self.standing = False
+
     def uncounted(self, work: Callable[[], None]) -> None:
         """Does something at a step's end that is no part of the script's time."""
         assert self._goal is not None
         self._goal.put(self.clock.stop())
-        self.standing, began = True, self.device.now()
+        began = self.device.now()
         try:
-            work()
+            with self.stands():
+                work()
         finally:
-            self.standing = False
             self._goal.away_now += self.device.now() - began
             self.clock.start()
 
@@ -397,25 +410,12 @@ class Session:
             job = self._jobs.get()
             self._answers.put(reported if isinstance(job, Goal) else _outcome(job))
 
-    def _note_loss(self, goal: Goal) -> None:
-        losses, self._losses = self._losses, []
-        if not losses:
-            return
-        if isinstance(losses[0], float | list):
-            alone = len(losses) == 1 and self.loss_factor == 1.0
-            mean = losses if alone else [self.loss_factor * sum(map(number, losses)) / len(losses)]
-            goal.captured.extend(mean)
-        else:
-            whole = losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses)
-            goal.captured.add(whole if self.loss_factor == 1.0 else whole * self.loss_factor)
-
     def _stand(self, answer: Any) -> None:
         """Stands at a step's end until there is a next goal."""
-        self.standing = True
-        self._answers.put(answer)
-        while not isinstance(job := self._jobs.get(), Goal):
-            self._answers.put(_outcome(job))
-        self.standing = False
+        with self.stands():
+            self._answers.put(answer)
+            while not isinstance(job := self._jobs.get(), Goal):
+                self._answers.put(_outcome(job))
         self._goal = job
         self._losses.clear()
         self.deferred_cost.begin()

@@ -232,12 +232,9 @@ class TorchHooks:
             self.session.train_on(next(p for p in module.parameters() if p.requires_grad).device)
         self.roots.append(module)
         self.session.hold(list(module.parameters()))
-        self.session.standing = True  # what is made for it is not the script's
-        try:
+        with self.session.stands():  # what is made for it is not the script's
             for watcher in self.watchers:
                 watcher.root_found(module)
-        finally:
-            self.session.standing = False
         within = module.module if isinstance(module, DistributedDataParallel) else None
         if within is not None and module._compiled_call_impl is None:  # compiled code is not to see the listening
             self._time(within)  # it is evaluated by itself, as a rule
