@@ -131,7 +131,7 @@ def edits_of(
     if in_class and new.loader.get("num_workers") == 0:  # evaluations read the same class
         edits.append(Edit("dataset", arguments={"num_workers": 0}))
     if marks_steps(new, sites) and not marks_steps(old, sites):
-        edits += [Edit("model", lines=(_MARK,)), Edit("step", lines=(_MARK,))]
+        edits += [Edit("model", lines=(_MARK,)), Edit("step", lines=(_MARK,), imports=("torch",))]
     precision = new.precision if new.precision.dtype != old.precision.dtype else None
     unsaid = [
         f"the {word}"

@@ -24,9 +24,8 @@ from autoopt.export.script_patch.naming import (
     same_call,
     unwatched,
 )
-from autoopt.export.script_patch.options import ScriptOptions, UserFiles
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, entry_of, from_imports, last_import
-from autoopt.export.script_patch.values import UNSEEN, Made, keys_of, made_at, read_alone
+from autoopt.export.script_patch.values import UNSEEN, Made, UserFiles, keys_of, made_at, read_alone
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.simplify.costly import ANOMALIES
@@ -66,7 +65,7 @@ class Placing:
         self.notes: list[str] = []
         self._sources = {} if sources is None else sources
         first = [name for name in (entry_of(sites), *(site.file for site in sites.sites)) if name is not None]
-        self.options = ScriptOptions(sites.command, UserFiles(first, Path(sites.cwd), self._source))
+        self.users = UserFiles(sites.command, first, Path(sites.cwd), self._source)
 
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""
@@ -83,11 +82,6 @@ class Placing:
         """
         kind = "arguments" if edit.at in _CALLS else edit.at.removeprefix("training_")
         getattr(self, f"_place_{kind}")(edit)
-        if self._unclipped():
-            raise NoHonestEditError("Lightning does not clip the gradients of a fused optimizer in mixed precision")
-
-    def _unclipped(self) -> bool:
-        """Whether the edits make Lightning refuse to clip gradients, which a fused optimizer may have scaled."""
         fused = any("fused" in named for each in self.files.values() for named in each.arguments.values())
         for site in self.sites.of("trainer") if fused else ():
             edits = self.edits(site.file)
@@ -98,8 +92,7 @@ class Placing:
             old = there["precision"].value if "precision" in there else None
             precision = new[0] if new is not None else old
             if "gradient_clip_val" in there and precision is not None and "mixed" in edits.source.code(precision):
-                return True
-        return False
+                raise NoHonestEditError("Lightning does not clip the gradients of a fused optimizer in mixed precision")
 
     def trainers_arguments(self, recipe: Recipe) -> JsonDict:
         """A change as arguments of the library's trainer that trains; empty where there is none, or it has no such."""
@@ -162,8 +155,12 @@ class Placing:
         A learning rate is that of a single optimizer.
         """
         kind, _ = _CALLS[edit.at]
-        if edit.lines:
-            self._place_around(edit, self.site(kind))
+        if edit.lines:  # around the call
+            site = self.site(kind)
+            edits = self.edits(site.file)
+            for part in edit.parts:
+                self.import_part(edits.source, part)
+            edits.around[self._call(edits.source, site)] += edit.lines
             return
         every = edit.at in ("loader", "optimizer") and "lr" not in edit.arguments
         sites = self.sites_of(kind) if every else (self.site(kind),)
@@ -176,13 +173,6 @@ class Placing:
             if edit.at == "trainer" and not source.names(site, site.call):
                 raise self._made_otherwise(source, site, edit.arguments)
             self._arguments(edit, site)
-
-    def _place_around(self, edit: Edit, site: Site) -> None:
-        """An expression around the call that makes something."""
-        edits = self.edits(site.file)
-        for part in edit.parts:
-            self.import_part(edits.source, part)
-        edits.around[self._call(edits.source, site)] += edit.lines
 
     def _made_otherwise(self, source: Source, site: Site, arguments: JsonDict) -> NoHonestEditError:
         """The edit for a user to make where a parser makes the object that holds a trainer's arguments."""
@@ -247,7 +237,7 @@ class Placing:
             elif there is not None and callable(arguments[name]):
                 edits.argument(call, name, cst.parse_expression(text), positions)
             elif there is not None:
-                self.set_where_made(edits, call, there, name, text, site, positions)
+                self.set_where_made(call, there, name, text, site, positions)
             elif rest is not None:
                 edits.merged[rest][name] = cst.parse_expression(text)  # whether or not it holds the key already
             else:
@@ -278,20 +268,21 @@ class Placing:
         return stars[0], keys_of(source, stars[0].value)
 
     def set_where_made(
-        self, edits: Edits, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
+        self, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
     ) -> None:
         """Changes an argument that the call has, where its value is made, else in its own place: this is what ran.
 
         What also reaches the training stays.
         """
+        edits = self.edits(site.file)
         source = edits.source
         try:
-            made = made_at(source, there.value, self.options, text, site.options.get(name, UNSEEN))
+            made = made_at(source, there.value, self.users, text, site.options.get(name, UNSEEN))
         except NoHonestEditError as reason:
             made = Made(source, there.value, f"{reason}; {text} stands in the call in its place")
         evaluations = (each for each in self.sites.of("loader_validation") if each.direct and each.file == source.name)
         training_too = site.kind == "loader_validation" and not read_alone(
-            source, made, self.options, [self._call(source, each) for each in evaluations]
+            source, made, self.users, [self._call(source, each) for each in evaluations]
         )
         if training_too or (made.configured is None and made.node is there.value):
             edits.argument(call, name, cst.parse_expression(text), positions)
@@ -389,7 +380,7 @@ class Placing:
         elif there is not None and source.code(there.value) != "None":
             code = source.code(there.value)
         else:
-            code = self._import_name(source, "torch.utils.data", "default_collate")
+            code = self._import(source, "torch.utils.data", "default_collate")
         for part in edit.parts:
             self.import_part(source, part)
         text = edit.lines[0].replace(f"{{{edit.at.removeprefix('training_')}}}", code)
@@ -398,20 +389,25 @@ class Placing:
     def import_part(self, source: Source, part: str) -> str:
         """Makes sure that a class or function stands in the file next to the script, and that a file imports it."""
         self.added = (self.added or added_file(self.sites)).with_part(part)
-        return self._import_name(source, self.added.module, part.rpartition(":")[2])
+        return self._import(source, self.added.module, part.rpartition(":")[2])
 
-    def _import_name(self, source: Source, module: str, name: str) -> str:
-        """Makes sure that a file imports a name from a module.
+    def _import(self, source: Source, module: str, name: str = "", above: Spot | None = None) -> str:
+        """Makes sure that a file imports a module, where needed above one of its lines, or a name from it.
+
+        Returns:
+            What it is called there.
 
         Raises:
             NoHonestEditError: the name is something else in this file.
         """
-        if (module, name, name) in from_imports(source):
-            return name
-        if any(node.value == name for node in source.all_of(cst.Name)):
-            raise NoHonestEditError(f"{source.name} has another {name}")
-        self.edits(source.name).import_from(last_import(source), module, name)
-        return name
+        if name and (module, name, name) not in from_imports(source):
+            if any(node.value == name for node in source.all_of(cst.Name)):
+                raise NoHonestEditError(f"{source.name} has another {name}")
+            self.edits(source.name).import_from(last_import(source), module, name)
+        known = name or source.module_name(module, above)
+        if known is None:
+            self.edits(source.name).insert(last_import(source), [f"import {module}"], below=True)
+        return known or module
 
     def _place_moves(self, edit: Edit) -> None:
         """Sets arguments where the loop over the training loader moves what it is given."""
@@ -436,8 +432,7 @@ class Placing:
         """Lines below the one that gives a model its name; where several are trained, each gets them."""
         for site in self.sites_of("model"):
             source, spot, name, below = self._name_of(site)
-            names = self._imported(source, edit.imports)
-            self._lines(edit, source, spot, {**names, "model": name}, below=below)
+            self._lines(edit, source, spot, {"model": name}, below=below)
 
     def _place_loader_made(self, edit: Edit) -> None:
         """Lines below the statement that gives the training's loader its name."""
@@ -452,11 +447,12 @@ class Placing:
     def _lines(
         self, edit: Edit, source: Source, spot: Spot, names: dict[str, str], *, below: bool = True, apart: bool = False
     ) -> None:
-        """The lines of an edit at a statement, with what stands for the names there."""
+        """The lines of an edit at a statement, with what stands for the names and the modules there."""
+        modules = {each: self._import(source, each, above=spot if apart else None) for each in edit.imports}
         for part in edit.parts:
             self.import_part(source, part)
         lines = edit.lines
-        for name, text in names.items():
+        for name, text in {"torch": "torch", **modules, **names}.items():
             lines = tuple(line.replace(f"{{{name}}}", text) for line in lines)
         self.edits(source.name).insert(spot, lines, below=below, apart=apart)
 
@@ -488,8 +484,7 @@ class Placing:
     def _place_step(self, edit: Edit) -> None:
         site = self.site("step")
         source = self.edits(site.file).source
-        spot = source.spot(source.call(site, "step"))
-        self._lines(edit, source, spot, self._imported(source, ("torch",)))
+        self._lines(edit, source, source.spot(source.call(site, "step")), {})
 
     def _place_start(self, edit: Edit) -> None:
         step = self.sites.of("step") or self.sites.of("optimizer", "model")
@@ -498,7 +493,7 @@ class Placing:
             raise NoHonestEditError("it is not known which file begins the script")
         source = self.edits(entry).source
         last = last_import(source)
-        self._lines(edit, source, last, self._imported(source, edit.imports, last), apart=True)
+        self._lines(edit, source, last, {}, apart=True)
         self.touched = self.touched or source.place(last.statement)
 
     def _place_left_out(self, edit: Edit) -> None:
@@ -514,7 +509,7 @@ class Placing:
             if source.alone(spot.statement) is call:
                 self.edits(site.file).remove(spot)
             elif site.call in ANOMALIES:
-                name = f"{self._imported(source, ('torch',))['torch']}.{ANOMALIES[0].partition('.')[2]}"
+                name = f"{self._import(source, 'torch')}.{ANOMALIES[0].partition('.')[2]}"
                 self.edits(site.file).replace(call, f"{name}(False)")
             else:
                 raise NoHonestEditError(f"{site.file}:{site.line} does something with what {site.call}() returns")
@@ -560,16 +555,6 @@ class Placing:
         text = re.sub(r"\{(call|called|arguments)\}", lambda found: code[found[1]], text)
         self.edits(file).replace(there[0], text)
         self.touched = source.place(source.line_of(there[0]).statement)
-
-    def _imported(self, source: Source, modules: tuple[str, ...], above: Spot | None = None) -> dict[str, str]:
-        """Makes sure that a file imports these, where needed above one of its lines; what each is called there."""
-        names = {"torch": "torch"}
-        for module in modules:
-            name = source.module_name(module, above)
-            if name is None:
-                self.edits(source.name).insert(last_import(source), [f"import {module}"], below=True)
-            names[module] = name or module
-        return names
 
 
 def _always(source: Source, call: cst.Call) -> bool:

@@ -62,7 +62,7 @@ def _turn_on(placing: Placing, precision: Precision, device: str) -> None:
     fixed = kept is None or isinstance(kept.value, cst.Attribute)  # such as torch.float16
     if enabled is None or not around or (other and (name is None or not fixed)):
         raise by_hand
-    placing.set_where_made(edits, call, enabled, "enabled", "True", site, positions)
+    placing.set_where_made(call, enabled, "enabled", "True", site, positions)
     if other:
         edits.argument(call, "dtype", cst.parse_expression(f"{name}.{dtype}"), positions)
 
@@ -87,9 +87,9 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
         source = placing.edits(site.file).source
         call = source.call(site, "backward")
         back, chosen = _block_of(source, call, used)
-        earlier = [_index_in(source, other, back) for other in losses if other is not site]
+        earlier = [_index_in(source, (other,), back) for other in losses if other is not site]
         begin = max((index for index in earlier if index is not None and index < back.index), default=-1)
-        forward = {way: _first_index_in(source, way, back) for way in used}
+        forward = {way: _index_in(source, way, back) for way in used}
         within = {way: index for way, index in forward.items() if index is not None and begin < index <= back.index}
         covered += within
         if back.index == max((back.index, *(index for index in earlier if index is not None))):
@@ -118,7 +118,7 @@ def _block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bo
     """
     own = back = source.line_of(call)
     chosen = False
-    while all(index is None or index > back.index for index in (_first_index_in(source, way, back) for way in used)):
+    while all(index is None or index > back.index for index in (_index_in(source, way, back) for way in used)):
         above = source.parent(back.suite)
         chosen = chosen or isinstance(above, (cst.If, cst.Else))
         if not isinstance(above, (cst.If, cst.Else, cst.With)):
@@ -134,12 +134,6 @@ def _ways(placing: Placing) -> list[Way]:
     models = placing.sites_of("model")
     pairs = (zip(model.used, (*model.callers, *[()] * len(model.used)), strict=False) for model in models)
     return [(place, *by) for each in pairs for place, by in each]
-
-
-def _first_index_in(source: Source, way: Way, back: Spot) -> int | None:
-    """Which statement of the block of a backward pass calls a model, or a function that does."""
-    found = (_index_in(source, place, back) for place in way)
-    return next((index for index in found if index is not None), None)
 
 
 def _wrap(
@@ -171,37 +165,26 @@ def _wrap(
         last = max(first.index if made is None else made, above[-1])
         edits.wrap(Wrapped(back.suite, above[0], last, header))
     if forward[-1] == back.index:
-        _apart(placing, source, precision, call, back, header)
+        # ``criterion(model(x), y).backward()`` as two: a loss with a name under autocast, and its backward pass below
+        taken = {name.value for name in source.all_of(cst.Name)}
+        free = next((name for name in ("loss", "step_loss", "batch_loss") if name not in taken), None)
+        whole = source.alone(back.statement) is call
+        if not whole or not isinstance(call.func, cst.Attribute) or free is None or precision.loss_scaling:
+            raise NoHonestEditError("forward and backward pass share a statement")
+        edits.insert(back, [f"{header}:\n    {free} = {source.code(call.func.value)}"], below=False)
+        edits.replace(call.func.value, free)
     if precision.loss_scaling:
         _scale(placing, source, call, torch_name, device)
     placing.touched = source.place(first.statement, back.statement)
 
 
-def _apart(placing: Placing, source: Source, precision: Precision, call: cst.Call, back: Spot, header: str) -> None:
-    """``criterion(model(x), y).backward()`` as two: a loss with a name under autocast, and its backward pass below.
-
-    Raises:
-        NoHonestEditError: the backward pass is a part of something larger.
-    """
-    taken = {name.value for name in source.all_of(cst.Name)}
-    free = next((name for name in ("loss", "step_loss", "batch_loss") if name not in taken), None)
-    whole = source.alone(back.statement) is call and isinstance(call.func, cst.Attribute)
-    if not whole or free is None or precision.loss_scaling:
-        raise NoHonestEditError("forward and backward pass share a statement")
-    assert isinstance(call.func, cst.Attribute)
-    edits = placing.edits(source.name)
-    edits.insert(back, [f"{header}:\n    {free} = {source.code(call.func.value)}"], below=False)
-    edits.replace(call.func.value, free)
-
-
-def _index_in(source: Source, place: Place, back: Spot) -> int | None:
-    """Which statement of the block of a backward pass holds these lines; None where none does."""
-    if place.file != source.name:
-        return None
-    for index, statement in enumerate(back.suite.body):
-        lines = source.lines(statement)
-        if lines.start.line <= place.line and place.end_line <= lines.end.line:
-            return index
+def _index_in(source: Source, way: Way, back: Spot) -> int | None:
+    """Which statement of the block of a backward pass holds lines, or calls the function that does; None: none does."""
+    for place in way:
+        for index, statement in enumerate(back.suite.body if place.file == source.name else ()):
+            lines = source.lines(statement)
+            if lines.start.line <= place.line and place.end_line <= lines.end.line:
+                return index
     return None
 
 
@@ -276,7 +259,7 @@ def _cut(placing: Placing, count: int, part: str) -> None:
     call = source.call(losses[0], "backward")
     ways = _ways(placing)
     back, chosen = _block_of(source, call, ways)
-    indices = [_first_index_in(source, way, back) for way in ways]
+    indices = [_index_in(source, way, back) for way in ways]
     known = [index for index in indices if index is not None and index <= back.index]
     if chosen or len(known) < len(indices) or not known or call.args or not isinstance(call.func, cst.Attribute):
         where = f"{source.name}:{source.lines(call).start.line}"
@@ -449,7 +432,10 @@ def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
     if back is None or value is None or not divisors:
         raise NoHonestEditError(f"{where} steps after {now} batches, whose loss is not seen to be divided by that")
     around = (each for each in _within_function(source, source.line_of(back)) if isinstance(each, cst.For | cst.While))
-    if _sums(source, next(around, source.scope(back))):
+    calls = list(source.all_of(cst.Call, next(around, source.scope(back))))
+    made = [each for call in calls for each in source.values_of(source.code(call.func))]
+    asked = (given(call).get("reduction") for call in (*calls, *made) if isinstance(call, cst.Call))
+    if any(source.code(each.value).strip("\"'") == "sum" for each in asked if each is not None):
         raise NoHonestEditError(f'the loss of {where} is a sum (reduction="sum"), which is larger of a larger batch')
     placing.place(Edit("loader", arguments={"batch_size": size}))
     for expression in _alike(source, value):
@@ -464,7 +450,7 @@ def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
 def _write_count(placing: Placing, source: Source, value: cst.BaseExpression, now: int, count: int) -> None:
     """Changes the number where it is made; one that the command gives, wherever the file reads it."""
     try:
-        placing.change(made_at(source, value, placing.options, str(count), now), str(count), value)
+        placing.change(made_at(source, value, placing.users, str(count), now), str(count), value)
     except NoHonestEditError as reason:
         made: cst.BaseExpression | None = value
         while isinstance(made, cst.Name):
@@ -498,8 +484,12 @@ def _counted(source: Source, step: Site) -> cst.BaseExpression | None:
     line = source.line_of(source.call(step, "step"))
     above = list(_within_function(source, line))
     loop = next((each for each in above if isinstance(each, cst.For | cst.While)), line.statement)
-    skips = [each for each in source.all_of(cst.If, loop) if _continues(each)]
-    skips = [each for each in skips if source.lines(each).start.line < step.line]
+    skips = []
+    for each in source.all_of(cst.If, loop):
+        last = each.body.body[-1]
+        end = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+        if isinstance(end, cst.Continue) and source.lines(each).start.line < step.line:
+            skips.append(each)
     tests = (each.test for each in (*above, *skips) if isinstance(each, cst.If))
     found = (each for test in tests for each in source.all_of(cst.BinaryOperation, test))
     counted = next((each for each in found if isinstance(each.operator, cst.Modulo)), None)
@@ -508,20 +498,6 @@ def _counted(source: Source, step: Site) -> cst.BaseExpression | None:
     if counted is None or (isinstance(other, cst.Integer) and other.value != "0"):  # another one of them steps
         return None
     return counted.right
-
-
-def _continues(node: cst.If) -> bool:
-    """Whether a condition leaves out what follows it in its loop."""
-    last = node.body.body[-1]
-    return isinstance(last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last, cst.Continue)
-
-
-def _sums(source: Source, loop: cst.CSTNode) -> bool:
-    """Whether a loss in a loop is asked for a sum over samples, where it is called or where it is made."""
-    calls = list(source.all_of(cst.Call, loop))
-    made = [value for call in calls for value in source.values_of(source.code(call.func))]
-    asked = (given(call).get("reduction") for call in (*calls, *made) if isinstance(call, cst.Call))
-    return any(source.code(each.value).strip("\"'") == "sum" for each in asked if each is not None)
 
 
 def _divisors(source: Source, scope: cst.CSTNode) -> list[cst.BaseExpression]:
