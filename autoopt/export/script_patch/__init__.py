@@ -15,7 +15,7 @@ from autoopt.export.text import literal
 from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
 from autoopt.script.applicable import READ_BY, marks_steps
-from autoopt.setup import Batch, Precision, Setup, Wrap
+from autoopt.setup import Precision, Setup, Wrap
 from autoopt.strategy import Edit
 
 __all__ = ["Placed", "placed"]
@@ -103,6 +103,7 @@ FLAG_LINES = {
     "interop_threads": "{torch}.set_num_interop_threads({value})",
     "cudnn_benchmark": "{torch}.backends.cudnn.benchmark = {value}",
     "multiprocessing_sharing_strategy": "{torch}.multiprocessing.set_sharing_strategy({value})",
+    "matmul": "{torch}.set_float32_matmul_precision({value})",
 }
 _MARK = "{torch}.compiler.cudagraph_mark_step_begin()"
 
@@ -121,12 +122,7 @@ def edits_of(
     """
     old, new = registry.fold(before), registry.fold(before.with_change(change))
     recipe = registry[change.strategy].recipe(dict(change.setting))
-    edits = [
-        *_of_setup(old, new),
-        *_of_compile(old, new, sites),
-        *_of_batch(old.batch, new.batch, sites),
-        *recipe.edits,
-    ]
+    edits = [*_of_setup(old, new, sites), *recipe.edits]
     in_class = any(edit.at == "function" for edit in recipe.edits) and bool(_added(old, new, "dataset"))
     if in_class and new.loader.get("num_workers") == 0:  # evaluations read the same class
         edits.append(Edit("dataset", arguments={"num_workers": 0}))
@@ -170,17 +166,7 @@ def _wraps(
             yield Edit(only if alone else at, (line,), parts=(each.name,), arguments=arguments)
 
 
-def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
-    """The batch where the loader is made, and the learning rate that belongs to it where the optimizer is."""
-    if new.size != old.size and new.size is not None and new.accumulation == old.accumulation:
-        yield Edit("loader", arguments={"batch_size": new.size})
-    factor = new.learning_rate_factor / old.learning_rate_factor
-    rates = [site.options.get("lr") for site in sites.of("optimizer")]
-    if factor != 1.0 and rates and isinstance(rates[0], int | float):
-        yield Edit("optimizer", arguments={"lr": float(f"{rates[0] * factor:.6g}")})
-
-
-def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
+def _of_setup(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
     """The edits that follow from the setup by itself."""
     calls: dict[_Called, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         "evaluation": (old.evaluation, new.evaluation),
@@ -198,8 +184,9 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
     if new.distributed.compression == "bfloat16" and old.distributed.compression is None:
         line = f"{{model}}.register_comm_hook(None, {HOOKS}.bf16_compress_hook)"  # gradients in fewer bytes
         yield Edit("model", lines=(line,), imports=(HOOKS,))
-    for name, value in new.flags.items():
-        if old.flags.get(name, _NONE) == value:
+    switches = {**old.flags, "matmul": old.precision.matmul}
+    for name, value in {**new.flags, "matmul": new.precision.matmul}.items():
+        if value is None or switches.get(name, _NONE) == value:
             continue
         if name == "env":
             yield Edit("environment", arguments=dict(value))
@@ -213,18 +200,16 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
         elif name in FLAG_LINES:
             line = FLAG_LINES[name].replace("{value}", literal(value))
             yield Edit("start", lines=(line,), imports=("torch",))
-    if new.precision.matmul != old.precision.matmul and new.precision.matmul is not None:
-        line = f"{{torch}}.set_float32_matmul_precision({literal(new.precision.matmul)})"
-        yield Edit("start", lines=(line,), imports=("torch",))
-
-
-def _of_compile(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
-    """A model of the user's own class compiles itself; for one of torch's, that does nothing."""
-    if new.compile is None or new.compile == old.compile or new.compile.regional:
-        return
-    arguments = ", ".join(f"{name}={literal(value)}" for name, value in new.compile.arguments.items())
-    if any(site.options.get("torchs") for site in sites.of("model")):
-        line = f"compile_in_place({{model}}{', ' if arguments else ''}{arguments})"
-        yield Edit("model", lines=(line,), parts=("autoopt.benchmark.compiling:compile_in_place",))
-    else:
-        yield Edit("model", lines=(f"{{model}}.compile({arguments})",))
+    if new.compile is not None and new.compile != old.compile and not new.compile.regional:
+        words = [f"{name}={literal(value)}" for name, value in new.compile.arguments.items()]
+        if any(site.options.get("torchs") for site in sites.of("model")):  # one of torch's does not compile itself
+            line = f"compile_in_place({', '.join(['{model}', *words])})"
+            yield Edit("model", lines=(line,), parts=("autoopt.benchmark.compiling:compile_in_place",))
+        else:
+            yield Edit("model", lines=(f"{{model}}.compile({', '.join(words)})",))
+    batch, factor = new.batch, new.batch.learning_rate_factor / old.batch.learning_rate_factor
+    if batch.size not in (None, old.batch.size) and batch.accumulation == old.batch.accumulation:
+        yield Edit("loader", arguments={"batch_size": batch.size})
+    rates = [site.options.get("lr") for site in sites.of("optimizer")]
+    if factor != 1.0 and rates and isinstance(rates[0], int | float):
+        yield Edit("optimizer", arguments={"lr": float(f"{rates[0] * factor:.6g}")})

@@ -266,21 +266,18 @@ class _Editor(cst.CSTTransformer):
         statement = self._parsed(f"{header}:\n    pass\n")
         assert isinstance(statement, cst.With | cst.For)
         only = inner[0] if len(inner) == 1 else None
-        if isinstance(statement, cst.With) and isinstance(only, cst.With) and _plain_with(only):
-            first = statement.items[0].with_changes(comma=cst.Comma(whitespace_after=_SPACE))
-            return only.with_changes(items=[first, *only.items])
+        if isinstance(statement, cst.With) and isinstance(only, cst.With):
+            # the other context is entered first within the same line, which stays short: 40 characters so far
+            contexts = sum(len(self.edits.source.tree.code_for_node(item)) for item in only.items)
+            if only.asynchronous is None and not isinstance(only.lpar, cst.LeftParen) and contexts < 40:
+                first = statement.items[0].with_changes(comma=cst.Comma(whitespace_after=_SPACE))
+                return only.with_changes(items=[first, *only.items])
         leading = inner[0].leading_lines
         body = statement.body.with_changes(body=[inner[0].with_changes(leading_lines=()), *inner[1:]])
         return statement.with_changes(body=body, leading_lines=leading)
 
     def _parsed(self, text: str) -> Statement:
         return cst.parse_statement(text, config=self.edits.source.tree.config_for_parsing)
-
-
-def _plain_with(statement: cst.With) -> bool:
-    """Whether another context can be entered first within the same line, which stays short: 40 characters so far."""
-    contexts = sum(len(cst.Module([]).code_for_node(item)) for item in statement.items)
-    return statement.asynchronous is None and not isinstance(statement.lpar, cst.LeftParen) and contexts < 40
 
 
 def given(call: cst.Call, positions: Sequence[str] = ()) -> dict[str, cst.Arg]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,30 +54,22 @@ class AddedFile:
         docstring = '"""Classes and functions that the training script uses."""'
         head = [docstring], inliner.import_lines(), [text for text in constants if text not in tables]
         text = "\n\n\n".join(["\n\n".join("\n".join(part) for part in head if part), *defined, *tables]) + "\n"
-        return _imported_once(text)
+        tree, lines = ast.parse(text), text.splitlines(keepends=True)
+        above = set[str]().union(*map(_imports, tree.body))
+        for node in [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]:
+            for statement in node.body:  # without imports of what is imported at the top
+                if _imports(statement) and _imports(statement) <= above and len(node.body) > 1:
+                    last = statement.end_lineno or statement.lineno
+                    last += last < len(lines) and not lines[last].strip()
+                    lines[statement.lineno - 1 : last] = [""] * (last - statement.lineno + 1)
+        return "".join(lines)
 
 
-def _imported_once(text: str) -> str:
-    """The same module without imports in functions of what it imports at its top."""
-    tree, lines = ast.parse(text), text.splitlines(keepends=True)
-    above = {ast.unparse(name) for node in tree.body for name in _each_import(node)}
-    for node in [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]:
-        for statement in node.body:
-            names = {ast.unparse(name) for name in _each_import(statement)}
-            if names and names <= above and len(node.body) > 1:
-                last = statement.end_lineno or statement.lineno
-                last += last < len(lines) and not lines[last].strip()
-                lines[statement.lineno - 1 : last] = [""] * (last - statement.lineno + 1)
-    return "".join(lines)
-
-
-def _each_import(node: ast.stmt) -> Iterator[ast.stmt]:
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        for alias in node.names:
-            one: ast.stmt = ast.Import([alias])
-            if isinstance(node, ast.ImportFrom):
-                one = ast.ImportFrom(node.module, [alias], node.level)
-            yield one
+def _imports(node: ast.stmt) -> set[str]:
+    """Each name that a statement imports, as a statement of its own."""
+    if isinstance(node, ast.ImportFrom):
+        return {ast.unparse(ast.ImportFrom(node.module, [alias], node.level)) for alias in node.names}
+    return {ast.unparse(ast.Import([alias])) for alias in node.names} if isinstance(node, ast.Import) else set()
 
 
 def added_file(sites: Sites) -> AddedFile:
