@@ -64,7 +64,7 @@ def report_command(run: Path, out: Path | None, against: Path | None, card: bool
 
 def _side_by_side(result: Result, run: Path, against: Path) -> str:
     """The page of both runs."""
-    from autoopt.export.checked import compare_runs
+    from autoopt.export.verify import compare_runs
     from autoopt.records.reading import read_result
     from autoopt_reports import against as two_runs
 

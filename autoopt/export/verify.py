@@ -5,46 +5,124 @@ A patch is verified by whole runs: the untouched and the patched script, nothing
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
-from math import log
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from autoopt.benchmark.target import parts
-from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError
+from autoopt.errors import AutooptError, DocumentError, EnvironmentLacks, TrialFailed, UsageError
 from autoopt.export.applying import patched_texts
-from autoopt.export.checked import (
-    Checked,
-    added,
-    compare_runs,
-    judged,
-    prediction,
-    session_of,
-    sessions_text,
-    throughput_of,
-)
-from autoopt.records import Plan, Result
-from autoopt.records.headline import AGREEMENT
+from autoopt.records import Estimate, Plan, Record, Result, ValidationError
+from autoopt.records.base import Z
+from autoopt.records.headline import AGREEMENT, Headline, Session, Sessions
 from autoopt.records.messages import TrainingRun
 from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.records.reading import read_result
+from autoopt.records.writing import write_whole
 from autoopt.registry import load_strategies
 from autoopt.script.command import Build, parse
 from autoopt.script.whole_run import WholeRun, saw_one_machine, turn_of, whole_runs
 from autoopt.search.accept.evidence import memory_limit
-from autoopt.search.accept.trainings import PATIENCE, ratio_of_pairs
+from autoopt.search.accept.trainings import PATIENCE, next_session, ratio_of_pairs
 from autoopt.search.compare.arm import READY_SECONDS, TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner, Turns
 from autoopt.trial.parent import Launcher
+
+
+class Checked(Record):
+    """Findings of a verification.
+
+    ``measured``, ``reported``: speedups of throughput over the baseline. ``headline_measured``, ``headline_reported``:
+    of the time to the target, or of whole runs of a script; None where it was not measured. ``sessions``: all in which
+    the result was measured, this one included; ``next_session``: what the next one is expected to measure, with a 95 %
+    prediction interval, from two sessions on.
+    """
+
+    holds: bool
+    detail: str
+    measured: Estimate | None = None
+    reported: Estimate | None = None
+    headline_measured: Estimate | None = None
+    headline_reported: Estimate | None = None
+    against: str | None = None
+    kind: Literal["script", "runs", "whole_runs"] = "script"
+    seconds: float | None = None
+    sessions: tuple[Session, ...] = ()
+    next_session: Estimate | None = None
+
+
+def judged(measured: Estimate, reported: Estimate, seconds: float | None = None, *, margin: float = 0.0) -> Checked:
+    """Whether two estimates of one ratio agree: their difference is within what their intervals allow.
+
+    Args:
+        margin: in log speedup, that is allowed in any case.
+    """
+    apart = abs(math.log(measured.value) - math.log(reported.value))
+    allowed = max(Z * math.hypot(measured.log_sd, reported.log_sd), margin)
+    inside = reported.low <= measured.value <= reported.high
+    holds = inside or apart <= allowed
+    where = (
+        "inside the reported interval" if inside else "outside it, within the noise of both" if holds else "outside it"
+    )
+    return Checked(
+        holds=holds,
+        detail=f"measured {_shown(measured)}, reported {_shown(reported)}: {where}",
+        measured=measured,
+        reported=reported,
+        seconds=seconds,
+    )
+
+
+def _shown(estimate: Estimate) -> str:
+    sure = f"{100 * estimate.confidence:.0f} % CI " if estimate.confidence is not None else ""
+    return f"{estimate.value:.2f}x ({sure}{estimate.low:.2f}-{estimate.high:.2f})"
+
+
+def compare_runs(result: Result, other: Result, name: str) -> Checked:
+    """Whether a run is no worse than an earlier one of the same workload on the same machine.
+
+    Each speedup is over its own baseline, so that the load of the machine on two days does not decide.
+
+    Raises:
+        UsageError: they are not of the same workload and device.
+    """
+    for what, one, two in (
+        ("workload", result.workload.spec, other.workload.spec),
+        ("device", result.environment.device_name or result.environment.device,
+         other.environment.device_name or other.environment.device),
+    ):  # fmt: skip
+        if one != two:
+            raise UsageError(f"the two runs have another {what}: {one} and {two}", hint="compare runs of one workload")
+    now, before = throughput_of(result), throughput_of(other)
+    lost = math.log(before.value) - math.log(now.value)
+    allowed = Z * math.hypot(now.log_sd, before.log_sd)
+    holds = lost <= allowed
+    return Checked(
+        holds=holds,
+        detail=f"speedup {_shown(now)}, that of {name} {_shown(before)}: {'no worse' if holds else 'worse'}",
+        measured=now,
+        reported=before,
+        against=name,
+        kind="runs",
+    )
+
+
+def throughput_of(result: Result) -> Estimate:
+    """The reported speedup of throughput; 1 within the noise floor where nothing was kept."""
+    if result.speedup.throughput is not None:
+        return result.speedup.throughput
+    floor = 1 + (result.noise.floor or 0.05)
+    return Estimate(value=1.0, low=1 / floor, high=floor, n=1)
 
 
 def verify_run(
@@ -95,16 +173,6 @@ def _exported(run: Path, result: Result) -> Path:
             hint="a speedup holds for the versions it was measured with: optimize again",
         )
     return script
-
-
-def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ended: str) -> Checked:
-    """The verification as a session of the run's account, which is written into its directory."""
-    new = session_of(result, found.headline_measured, found.measured, began=began, ended=ended)
-    sessions, sd = added(run, result, new), result.noise.process_sd
-    if new is None or not sessions:
-        return found.model_copy(update={"sessions": sessions})
-    detail = f"{found.detail}; {sessions_text(sessions, sd)}"
-    return found.model_copy(update={"sessions": sessions, "next_session": prediction(sessions, sd), "detail": detail})
 
 
 def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Checked:
@@ -223,7 +291,7 @@ def summed_up(pairs: list[tuple[TrainingRun, TrainingRun]], result: Result) -> C
     if not both:
         detail = "the baseline did not reach the target again, so there is no time to compare"
         return Checked(holds=True, detail=detail)
-    ratio = ratio_of_pairs([log(old / new) for old, new in both], result.noise.process_sd)
+    ratio = ratio_of_pairs([math.log(old / new) for old, new in both], result.noise.process_sd)
     seen = ", ".join(f"{old:.1f} s to {new:.1f} s" for old, new in both)
     return Checked(
         holds=True, detail=f"trained to the target, baseline to script by seed: {seen}", headline_measured=ratio
@@ -296,7 +364,7 @@ def measured(
                 ) from failure
             return Checked(holds=False, kind="whole_runs", detail=f"the {side} script failed: {failure.reason}")
         pairs.append(pair)
-    logs = [log(pair[UNTOUCHED].seconds / pair[PATCHED].seconds) for pair in pairs]
+    logs = [math.log(pair[UNTOUCHED].seconds / pair[PATCHED].seconds) for pair in pairs]
     turn = turn_of(memory_limit(result.environment))
     time_sliced = saw_one_machine((run for pair in pairs for run in pair.values()), turn)
     ratio = ratio_of_pairs(logs, result.noise.process_sd, time_sliced=time_sliced)
@@ -355,3 +423,79 @@ def _sides(run: Path, result: Result) -> dict[str, ScriptSpec]:
         )
     texts = patched_texts(result.patch.diff, [folder])
     return {UNTOUCHED: plain, PATCHED: plain.model_copy(update={"patched": texts})}
+
+
+FILE = "sessions.json"
+SAME = timedelta(hours=1)
+"""What begins within an hour of a session's end belongs to it: the machine is likely in the same state, so that it
+says nothing of how sessions differ."""
+_WHAT = {"to_target": "faster to target", "whole_runs": "faster in whole runs", "per_step": "faster a step"}
+
+
+def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ended: str) -> Checked:
+    """The verification as a session of the run's account, which is written into its directory.
+
+    Raises:
+        DocumentError: the file that is there cannot be read.
+    """
+    path = run / FILE
+    try:
+        known = Sessions.model_validate_json(path.read_bytes()).sessions if path.is_file() else ()
+    except ValidationError as error:
+        hint = "move it away to begin a new account"
+        raise DocumentError(f"{path} is not a document of sessions", detail=str(error), hint=hint) from error
+    if not known and result.sites is None:  # a script's trainings were listened to: they are no whole runs
+        headline = result.speedup.headline
+        trained = headline is not None and headline.kind == "to_target" and headline.source == "trained"
+        when = {"began": result.created, "ended": result.finished or result.created, "run": True}
+        own = session_of(result, headline if trained else None, result.speedup.throughput, **when)
+        known = (own,) if own is not None else ()
+    new = session_of(result, found.headline_measured, found.measured, began=began, ended=ended)
+    if new is None:
+        return found.model_copy(update={"sessions": known})
+    sessions = joined(known, new)
+    write_whole(path, Sessions(sessions=sessions).model_dump_json(indent=1) + "\n")
+    expected = prediction(sessions, result.noise.process_sd)
+    said = "one session so far, so the intervals are those of this machine and this hour; verify on another day"
+    if expected is not None:
+        said = (
+            f"{expected.n} sessions; the next one is expected to measure {expected.value:.2f}x {_WHAT[new.kind]} "
+            f"(95 % prediction interval {expected.low:.2f} to {expected.high:.2f})"
+        )
+    changes = {"sessions": sessions, "next_session": expected, "detail": f"{found.detail}; {said}"}
+    return found.model_copy(update=changes)
+
+
+def session_of(
+    result: Result, headline: Estimate | Headline | None, throughput: Estimate | None, **when: object
+) -> Session | None:
+    """A session of a run or of its verification; None where it measured nothing.
+
+    Args:
+        headline: the speedup of its trainings to the target; of a script, of its whole runs.
+        throughput: that of steps, which counts where the run has no target.
+        when: ``began`` and ``ended``; ``run`` where it is that of the run itself.
+    """
+    kind = "to_target" if result.objective.target is not None else "per_step"
+    kind = kind if result.sites is None else "whole_runs"
+    found = throughput if kind == "per_step" else headline
+    return None if found is None else Session.model_validate({"kind": kind, "value": found.value, "n": found.n, **when})
+
+
+def joined(known: Sequence[Session], new: Session) -> tuple[Session, ...]:
+    """With one more session, or with its repeats in the last one where it began soon after that."""
+    last = known[-1] if known else None
+    time = datetime.fromisoformat
+    if last is None or last.kind != new.kind or time(new.began) - time(last.ended) > SAME:
+        return (*known, new)
+    n = last.n + new.n
+    value = math.exp((last.n * math.log(last.value) + new.n * math.log(new.value)) / n)
+    return (*known[:-1], last.model_copy(update={"ended": new.ended, "value": value, "n": n}))
+
+
+def prediction(sessions: Sequence[Session], process_sd: float | None) -> Estimate | None:
+    """The speedup that the next session is expected to measure; None with fewer than two sessions of one kind."""
+    alike = [session for session in sessions if session.kind == sessions[-1].kind]
+    if len(alike) < 2:
+        return None
+    return next_session([math.log(session.value) for session in alike], process_sd)

@@ -10,9 +10,19 @@ import pytest
 import torch
 
 from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
-from autoopt.export.checked import Checked, compare_runs, joined, judged, prediction
 from autoopt.export.script import script
-from autoopt.export.verify import summed_up, verify, verify_run, with_headline, with_sessions
+from autoopt.export.verify import (
+    Checked,
+    compare_runs,
+    joined,
+    judged,
+    prediction,
+    summed_up,
+    verify,
+    verify_run,
+    with_headline,
+    with_sessions,
+)
 from autoopt.records import Change, CurvePoint, Estimate, Plan, Result, Sites
 from autoopt.records.headline import Session, Sessions
 from autoopt.records.messages import TrainingRun

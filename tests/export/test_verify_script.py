@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from autoopt.errors import TrialFailed, UsageError
-from autoopt.export.checked import FILE
-from autoopt.export.verify import PATCHED, UNTOUCHED, measured, verify_run
+from autoopt.export.verify import FILE, PATCHED, UNTOUCHED, measured, verify_run
 from autoopt.records import Estimate, Objective, Result, Sites, Speedup
 from autoopt.records.headline import Headline, Sessions
 from autoopt.records.script import PatchedChange, ScriptPatch
