@@ -179,25 +179,67 @@ class Command:
     variables: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A process that came to its end.
+def run_time_sliced(
+    commands: Sequence[Command],
+    *,
+    timeout: float,
+    shares: Sequence[float] | None = None,
+    turn: float = TURN_SECONDS,
+    all_of_them: bool = False,
+    within: tuple[int, float] | None = None,
+) -> list[CommandRun]:
+    """Runs commands from start to end, each in a session of its own, and ends whatever they leave behind.
+
+    Args:
+        all_of_them: one that fails does not end the others.
+        timeout: seconds of its own after which one is ended.
+        shares: about how long each takes, next to the others: by them they come to their ends together.
+        turn: seconds of the longest turn; infinite: one after the other.
+        within: a command's place, and how many times the seconds that it took to its end the others may take.
+    """
+    shares = shares or [1.0] * len(commands)
+    before = cpu_times(with_children=False)
+    with ExitStack() as held:
+        runs = [held.enter_context(CommandRun(command, timeout)) for command in commands]
+        while left := [(run, share) for run, share in zip(runs, shares, strict=True) if not run.over]:
+            for run, share in left:
+                run.go_on(inf if len(left) < 2 else turn * share / max(shares))
+                if within is not None and run is runs[within[0]] and run.over:
+                    for other in runs:
+                        other.timeout = min(other.timeout, within[1] * run.seconds)
+                if run.over and run.code != 0 and not all_of_them:
+                    left = []
+                    break
+            if not left:
+                break
+    after = cpu_times(with_children=False)
+    foreign, whole = foreign_seconds(before, after), sum(run.seconds for run in runs)
+    for run in runs:
+        run.foreign_cpu_seconds = None if foreign is None else foreign * run.seconds / max(whole, 1e-9)
+    return runs
+
+
+class CommandRun:
+    """One command from its start to its end, for at most ``timeout`` seconds of its own.
 
     Attributes:
-        seconds: in which it went on, from its start to its end.
+        seconds: in which it went on.
         code: its exit code; None where it was ended: it took too long, or another one had failed.
         lines: of its output, each with the seconds at which it came.
         own_cpu_seconds, foreign_cpu_seconds: of its processes, and of other programs in the meantime; of several that
             took turns, the latter in proportion to their seconds.
-        begun: it came as far as to be timed.
+        begun, over: it came as far as to be timed, and to its end.
     """
 
-    seconds: float
-    code: int | None
-    lines: tuple[tuple[float, str], ...]
-    own_cpu_seconds: float
-    foreign_cpu_seconds: float | None
-    begun: bool = True
+    def __init__(self, command: Command, timeout: float) -> None:
+        self._command, self.timeout = command, timeout
+        self.seconds = self.own_cpu_seconds = 0.0
+        self.foreign_cpu_seconds: float | None = None
+        self._resumed: float | None = None
+        self.code: int | None = None
+        self.over = self.begun = False
+        self.lines: list[tuple[float, str]] = []
+        self._process: subprocess.Popen[str] | None = None
 
     @property
     def foreign_cores(self) -> float | None:
@@ -213,58 +255,7 @@ class Ended:
         """The last line that says something."""
         return (self.output.strip() or "no output").splitlines()[-1]
 
-
-def run_time_sliced(
-    commands: Sequence[Command],
-    *,
-    timeout: float,
-    shares: Sequence[float] | None = None,
-    turn: float = TURN_SECONDS,
-    all_of_them: bool = False,
-    within: tuple[int, float] | None = None,
-) -> list[Ended]:
-    """Runs commands from start to end, each in a session of its own, and ends whatever they leave behind.
-
-    Args:
-        all_of_them: one that fails does not end the others.
-        timeout: seconds of its own after which one is ended.
-        shares: about how long each takes, next to the others: by them they come to their ends together.
-        turn: seconds of the longest turn; infinite: one after the other.
-        within: a command's place, and how many times the seconds that it took to its end the others may take.
-    """
-    shares = shares or [1.0] * len(commands)
-    before = cpu_times(with_children=False)
-    with ExitStack() as held:
-        runs = [held.enter_context(_Running(command, timeout)) for command in commands]
-        while left := [(run, share) for run, share in zip(runs, shares, strict=True) if not run.over]:
-            for run, share in left:
-                run.go_on(inf if len(left) < 2 else turn * share / max(shares))
-                if within is not None and run is runs[within[0]] and run.over:
-                    for other in runs:
-                        other.timeout = min(other.timeout, within[1] * run.seconds)
-                if run.over and run.code != 0 and not all_of_them:
-                    left = []
-                    break
-            if not left:
-                break
-    after = cpu_times(with_children=False)
-    foreign, whole = foreign_seconds(before, after), sum(run.seconds for run in runs)
-    return [run.ended(None if foreign is None else foreign * run.seconds / max(whole, 1e-9)) for run in runs]
-
-
-class _Running:
-    """One command on its way, for at most ``timeout`` seconds of its own."""
-
-    def __init__(self, command: Command, timeout: float) -> None:
-        self._command, self.timeout = command, timeout
-        self.seconds = self._cpu = 0.0
-        self._resumed: float | None = None
-        self.code: int | None = None
-        self.over = self.begun = False
-        self._lines: list[tuple[float, str]] = []
-        self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> _Running:
+    def __enter__(self) -> CommandRun:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -295,7 +286,8 @@ class _Running:
             with suppress(subprocess.TimeoutExpired):  # it has closed its output, and goes on
                 self.code = process.wait(max(left, 0.0))
             after, self.over = os.times(), True
-            self._cpu = after.children_user + after.children_system - before.children_user - before.children_system
+            used = after.children_user + after.children_system
+            self.own_cpu_seconds = used - before.children_user - before.children_system
         self.seconds += time.monotonic() - self._resumed
         self._resumed = None
         self.over = self.over or self.seconds >= self.timeout
@@ -338,11 +330,7 @@ class _Running:
         assert process.stdout is not None
         for line in process.stdout:
             resumed = self._resumed
-            self._lines.append((self.seconds + (time.monotonic() - resumed if resumed else 0.0), line))
-
-    def ended(self, foreign: float | None) -> Ended:
-        """The record of it, with the CPU seconds of other programs in the meantime."""
-        return Ended(self.seconds, self.code, tuple(self._lines), self._cpu, foreign, self.begun)
+            self.lines.append((self.seconds + (time.monotonic() - resumed if resumed else 0.0), line))
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autoopt.script.whole_run import Command, Ended, run_time_sliced
+from autoopt.script.whole_run import Command, CommandRun, run_time_sliced
 from benchmarks.whole_runs.cases import Case
 from benchmarks.whole_runs.figures import EXPERT, UNTOUCHED
 
@@ -111,7 +111,7 @@ def whole_runs(case: Case, commands: Sequence[Command], limit: float = LIMIT) ->
     return [_record(case, found, limit) for found in run_time_sliced(commands, timeout=limit, all_of_them=True)]
 
 
-def _record(case: Case, found: Ended, limit: float) -> Run:
+def _record(case: Case, found: CommandRun, limit: float) -> Run:
     firsts = (at for at, line in found.lines if case.first is not None and re.search(case.first, line))
     counted = re.findall(case.samples, found.output) if case.samples is not None else []
     metric = case.read(found.output)
