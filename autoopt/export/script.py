@@ -48,21 +48,7 @@ class Draft:
             return []
 
 
-def user_import(spec: str) -> tuple[list[str], str, str]:
-    """How the script gets at the user's ``build``: lines before the import, the import, and the name to call."""
-    where, _, attribute = spec.rpartition(":")
-    first, *rest = attribute.split(".")
-    before = ["sys.path.insert(0, os.getcwd())  # run this where you run your own training"]
-    module = where
-    if is_path(where):
-        folder, module = dotted(Path(where))
-        if folder != Path():
-            before.append(f"sys.path.insert(0, {literal(folder.as_posix())})")
-    if any(first in names for names in _PRINTED.values()):
-        return before, f"from {module} import {first} as your_{first}", ".".join([f"your_{first}", *rest])
-    return before, f"from {module} import {first}", attribute
-
-
+_FLAGS = ("threads", "interop_threads", "cudnn_benchmark", "keep_freed_memory", "multiprocessing_sharing_strategy")
 _WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 _OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context")
 
@@ -76,7 +62,14 @@ def known_of(draft: Draft, facts: WorkloadFacts | None = None, build: str = "bui
         draft: its inliner gets the definitions of the plan's transforms.
         facts: of the workload; None: code for a Trainer, which runs the training itself.
     """
-    plan = {"build": Code(build), **_switches(draft.setup), **_changes(draft, facts)}
+    flags = draft.setup.flags
+    affinity, off = flags.get("affinity"), flags.get("attention_off", ())
+    switches: dict[str, Any] = {name: flags.get(name) for name in _FLAGS}  # of the process
+    switches["affinity"] = None if affinity is None else Code(f"{{{', '.join(map(str, sorted(affinity)))}}}")
+    switches["matmul"] = draft.setup.precision.matmul
+    plan = {"build": Code(build), **switches, **_changes(draft, facts)}
+    plan["attention_switches"] = [Code(f"torch.backends.cuda.enable_{name}_sdp") for name in off]
+    plan["sets_switches"] = bool(off) or any(value is not None for value in switches.values())
     known = {} if facts is None else _run(draft.setup, plan, facts)
     unneeded = {
         "self.configured": not plan["configures"],
@@ -87,21 +80,6 @@ def known_of(draft: Draft, facts: WorkloadFacts | None = None, build: str = "bui
     known |= {name: None for name, is_unneeded in unneeded.items() if is_unneeded}
     known |= {} if plan["non_blocking"] else {"non_blocking": False}
     return known | {f"plan.{name}": value for name, value in plan.items()}
-
-
-_FLAGS = ("threads", "interop_threads", "cudnn_benchmark", "keep_freed_memory", "multiprocessing_sharing_strategy")
-
-
-def _switches(setup: Setup) -> dict[str, Any]:
-    """Switches of the process."""
-    flags = setup.flags
-    affinity, off = flags.get("affinity"), flags.get("attention_off", ())
-    found: dict[str, Any] = {name: flags.get(name) for name in _FLAGS}
-    found["affinity"] = None if affinity is None else Code(f"{{{', '.join(map(str, sorted(affinity)))}}}")
-    found["matmul"] = setup.precision.matmul
-    sets = bool(off) or any(value is not None for value in found.values())
-    switches = [Code(f"torch.backends.cuda.enable_{name}_sdp") for name in off]
-    return {**found, "attention_switches": switches, "sets_switches": sets}
 
 
 PARTS = {
@@ -229,7 +207,16 @@ def script(workload_spec: str, plan: Plan, registry: Registry, *, facts: Workloa
     if plan.processes > 1:
         how = f"autoopt train {workload_spec} --plan plan.json starts them"
         draft.notes.append(f"training in {plan.processes} processes: {how}")
-    before, imported, build = user_import(workload_spec)
+    module, _, build = workload_spec.rpartition(":")
+    first, *rest = build.split(".")
+    before = ["sys.path.insert(0, os.getcwd())  # run this where you run your own training"]
+    if is_path(module):
+        folder, module = dotted(Path(module))
+        if folder != Path():
+            before.append(f"sys.path.insert(0, {literal(folder.as_posix())})")
+    imported = f"from {module} import {first}"
+    if any(first in names for names in _PRINTED.values()):
+        imported, build = f"{imported} as your_{first}", ".".join([f"your_{first}", *rest])
     draft.inliner.reserve(build.split(".")[0])
     draft.inliner.builds[UserBuild(workload_spec)] = build
     draft.inliner.imports |= {("os", None, "os"), ("sys", None, "sys")}

@@ -38,7 +38,12 @@ class ExportedTraining:
     def __init__(self, live: Any, path: Path, whole: bool) -> None:
         self.device, self.group, self.endless = live.device, Group(), not whole
         self.target: Target | None = live.workload.target
-        self.module = _loaded(path)
+        spec = importlib.util.spec_from_file_location("optimized_train", path)
+        if spec is None or spec.loader is None:
+            raise WorkloadError(f"{path} is no Python file")
+        module: Any = importlib.util.module_from_spec(spec)
+        self.module = sys.modules["optimized_train"] = module
+        spec.loader.exec_module(module)
         words = ["--seed", str(live.seed), "--device", str(live.device), *(() if whole else ENDLESS)]
         self.arguments = self.module.arguments(words)
         self.samples = self.steps = self.evaluations = 0
@@ -107,13 +112,3 @@ def take_over(live: Any, script: str, whole: bool = False) -> JsonDict:
     _ = live.facts  # of the training that the plan describes
     live.take(lambda: ExportedTraining(live, Path(script), whole))
     return {}
-
-
-def _loaded(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("optimized_train", path)
-    if spec is None or spec.loader is None:
-        raise WorkloadError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["optimized_train"] = module
-    spec.loader.exec_module(module)
-    return module

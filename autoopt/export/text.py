@@ -194,11 +194,7 @@ class _Folder(cst.CSTTransformer):
             return cst.parse_expression(literal(value))
         return updated  # a list or keywords: the loop or the call looks
 
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
-        return self._filled(original_node, updated_node)
-
-    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
-        return self._filled(original_node, updated_node)
+    leave_Name = leave_Attribute = _filled  # noqa: N815
 
     def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:
         return updated_node.with_changes(keyword=original_node.keyword)
@@ -264,7 +260,14 @@ class _Folder(cst.CSTTransformer):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         arguments: list[cst.Arg] = []
         for original, updated in zip(original_node.args, updated_node.args, strict=True):
-            arguments += self._arguments(original, updated)
+            name = original.keyword.value if original.keyword is not None else ""
+            keywords = self._known.get(_dotted(original.value) or "") if original.star == "**" else None
+            value = self._known.get(name, _UNKNOWN)
+            if isinstance(keywords, Mapping):
+                each = [(cst.Name(key), cst.parse_expression(code.text)) for key, code in keywords.items()]
+                arguments += [cst.Arg(expression, keyword=key) for key, expression in each]
+            elif isinstance(value, (Code, _Given)) or value is _UNKNOWN or _value(updated.value) != value:
+                arguments.append(updated)
         if len(arguments) == len(original_node.args) and all(
             one is two for one, two in zip(arguments, updated_node.args, strict=True)
         ):
@@ -274,19 +277,6 @@ class _Folder(cst.CSTTransformer):
                 return updated_node.with_changes(func=method, args=[])
             return updated_node
         return _laid_out(updated_node, arguments)
-
-    def _arguments(self, original: cst.Arg, updated: cst.Arg) -> list[cst.Arg]:
-        if original.star == "**":
-            keywords = self._known.get(_dotted(original.value) or "")
-            if isinstance(keywords, Mapping):
-                return [
-                    cst.Arg(cst.parse_expression(code.text), keyword=cst.Name(name)) for name, code in keywords.items()
-                ]
-        elif original.keyword is not None and original.keyword.value in self._known:
-            value = self._known[original.keyword.value]
-            if not isinstance(value, (Code, _Given)) and _value(updated.value) == value:
-                return []
-        return [updated]
 
     # statements
 

@@ -24,7 +24,7 @@ from autoopt.records import Estimate, Plan, Record, Result, ValidationError
 from autoopt.records.base import Z
 from autoopt.records.headline import AGREEMENT, Headline, Session, Sessions
 from autoopt.records.messages import TrainingRun
-from autoopt.records.protocol import ScriptSpec, TrialSpec
+from autoopt.records.protocol import TrialSpec
 from autoopt.records.reading import read_result
 from autoopt.records.writing import write_whole
 from autoopt.registry import load_strategies
@@ -151,28 +151,23 @@ def verify_run(
     if result.sites is not None:
         found = verify_script(folder, result, seconds=seconds)
     else:
-        found = verify(result, _exported(folder, result), seconds=seconds, logs=folder / "logs")
+        script = folder / "optimized_train.py"
+        if result.best.plan.processes > 1:
+            raise UsageError(
+                f"the plan trains in {result.best.plan.processes} processes, which its script leaves to autoopt train",
+                hint=f"autoopt compare {result.workload.spec} --baseline BASE.json --candidate {folder / 'plan.json'}",
+            )
+        if not script.is_file():
+            raise UsageError(f"{folder} holds no optimized_train.py", hint="name the directory of a finished run")
+        import torch
+
+        if result.environment.torch not in (None, torch.__version__):
+            raise EnvironmentLacks(
+                f"the run was measured with torch {result.environment.torch}, this is {torch.__version__}",
+                hint="a speedup holds for the versions it was measured with: optimize again",
+            )
+        found = verify(result, script, seconds=seconds, logs=folder / "logs")
     return with_sessions(folder, result, found, began=began, ended=now().isoformat(timespec="seconds"))
-
-
-def _exported(run: Path, result: Result) -> Path:
-    """The run's script, which can be measured here."""
-    if result.best.plan.processes > 1:
-        raise UsageError(
-            f"the plan trains in {result.best.plan.processes} processes, which its script leaves to autoopt train",
-            hint=f"autoopt compare {result.workload.spec} --baseline BASE.json --candidate {run / 'plan.json'}",
-        )
-    script = run / "optimized_train.py"
-    if not script.is_file():
-        raise UsageError(f"{run} holds no optimized_train.py", hint="name the directory of a finished run")
-    import torch
-
-    if result.environment.torch not in (None, torch.__version__):
-        raise EnvironmentLacks(
-            f"the run was measured with torch {result.environment.torch}, this is {torch.__version__}",
-            hint="a speedup holds for the versions it was measured with: optimize again",
-        )
-    return script
 
 
 def verify(result: Result, script: Path, *, seconds: float, logs: Path) -> Checked:
@@ -328,14 +323,27 @@ def verify_script(run: Path, result: Result, *, seconds: float) -> Checked:
         UsageError: there is no patch, or it does not fit the script as it is.
         EnvironmentLacks: the script cannot be given a view of its folder.
     """
-    sides = _sides(run, result)
-    directory, metric = sides[UNTOUCHED].folders[0], result.objective.metric
-
-    turn, seeds = turn_of(memory_limit(result.environment)), count(1)
+    sites = result.sites
+    assert sites is not None, "it is a script's run"
+    if result.patch is None or not result.patch.diff:
+        raise UsageError(f"{run} holds no patch: nothing was kept, or no line of the script says it")
+    workload, folder = parse(result.workload.spec), Path(sites.cwd)
+    if isinstance(workload, Build) or not folder.is_dir():
+        raise UsageError(f"the script was run in {folder}, which is not there", hint="run `autoopt optimize` again")
+    workload.check(folder)
+    plain = workload.in_trials(folder)
+    if plain.launch is not None:
+        raise UsageError(
+            f"{workload.words[0]} starts the processes of this script, and whole runs are of one process",
+            hint=f"autoopt compare --candidate {run}",
+        )
+    patched = plain.model_copy(update={"patched": patched_texts(result.patch.diff, [folder])})
+    sides, turn, seeds = {UNTOUCHED: plain, PATCHED: patched}, turn_of(memory_limit(result.environment)), count(1)
 
     def both(order: Sequence[str], timeout: float) -> list[WholeRun]:
-        runs = whole_runs([sides[side] for side in order], directory, timeout=timeout, turn=turn, seed=next(seeds))
-        return [run.reading(metric) for run in runs]
+        scripts = [sides[side] for side in order]
+        runs = whole_runs(scripts, plain.folders[0], timeout=timeout, turn=turn, seed=next(seeds))
+        return [run.reading(result.objective.metric) for run in runs]
 
     return measured(both, result, seconds=seconds, clock=time.monotonic, rng=np.random.default_rng())
 
@@ -403,26 +411,6 @@ def _worse(pairs: Sequence[dict[str, WholeRun]], result: Result) -> tuple[bool, 
     fine = loss <= allowed
     verdict = "within the tolerance" if fine else f"worse than the tolerance of {allowed:.3g} allows"
     return fine, f"{old:.4g} to {new:.4g}, mean of {len(both)}: {verdict}"
-
-
-def _sides(run: Path, result: Result) -> dict[str, ScriptSpec]:
-    sites = result.sites
-    assert sites is not None, "it is a script's run"
-    if result.patch is None or not result.patch.diff:
-        raise UsageError(f"{run} holds no patch: nothing was kept, or no line of the script says it")
-    workload = parse(result.workload.spec)
-    folder = Path(sites.cwd)
-    if isinstance(workload, Build) or not folder.is_dir():
-        raise UsageError(f"the script was run in {folder}, which is not there", hint="run `autoopt optimize` again")
-    workload.check(folder)
-    plain = workload.in_trials(folder)
-    if plain.launch is not None:
-        raise UsageError(
-            f"{workload.words[0]} starts the processes of this script, and whole runs are of one process",
-            hint=f"autoopt compare --candidate {run}",
-        )
-    texts = patched_texts(result.patch.diff, [folder])
-    return {UNTOUCHED: plain, PATCHED: plain.model_copy(update={"patched": texts})}
 
 
 FILE = "sessions.json"

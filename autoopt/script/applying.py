@@ -397,32 +397,24 @@ class Applying(Watcher):
         for transform in setup.model:
             if transform(model) is not model:
                 raise WorkloadError(f"{transform!r} replaces the model, which a script holds on to: it needs build()")
-        if setup.optimizer:
-            own = {id(parameter) for parameter in model.parameters()}
-            for optimizer in list(self.hooks.optimizers):
-                held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-                if held & (own | set(before)) and not any(optimizer is known for known in self._updated):
-                    self._updated.append(optimizer)
-                    self._update(optimizer, model, before)
+        own = {id(parameter) for parameter in model.parameters()} | set(before)
+        for optimizer in list(self.hooks.optimizers) if setup.optimizer else ():
+            held = [p for group in optimizer.param_groups for p in group["params"]]
+            others = [p for p in held if id(p) not in own]  # of models that are called later, which it updates, too
+            if len(others) == len(held) or any(optimizer is known for known in self._updated):
+                continue
+            self._updated.append(optimizer)
+            made = make_optimizer(users_factory(optimizer, model, before, others), model, setup.optimizer)
+            if type(made) is not type(optimizer):
+                raise WorkloadError(
+                    f"it replaces {type(optimizer).__name__} by {type(made).__name__}, which a script holds on to: "
+                    "it needs build()"
+                )
+            for group, new in zip(optimizer.param_groups, made.param_groups, strict=True):
+                group.update(new)
+            become(optimizer, made)  # in place: schedulers hold on to it
         if setup.compile is not None:
             compile_model(model, setup.compile)
-
-    def _update(self, optimizer: Optimizer, model: nn.Module, names: dict[int, str]) -> None:
-        """Makes the user's optimizer what the setup makes of it, in place: schedulers hold on to it.
-
-        It updates the models that are called later, too.
-        """
-        own = {id(parameter) for parameter in model.parameters()} | set(names)
-        others = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
-        made = make_optimizer(users_factory(optimizer, model, names, others), model, self.setup.optimizer)
-        if type(made) is not type(optimizer):
-            raise WorkloadError(
-                f"it replaces {type(optimizer).__name__} by {type(made).__name__}, which a script holds on to: "
-                "it needs build()"
-            )
-        for group, new in zip(optimizer.param_groups, made.param_groups, strict=True):
-            group.update(new)
-        become(optimizer, made)
 
     def _keep_cores(self) -> None:
         """Gives the plan's cores again: later imports may have bound the process, and lines after them hold."""

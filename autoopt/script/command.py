@@ -219,8 +219,16 @@ class Script:
         named = script is not None and _is_script(script) and "-m" not in words[: words.index(script)]
         if script is not None and named and not (here / script).is_file():
             raise WorkloadError(f"there is no script {script}", hint=f"looked for in {here}")
-        if words[0] != sys.executable and not is_launcher(words) and (lack := _lack(words[0])):
-            raise EnvironmentLacks(f"{words[0]} {lack}", hint="name the interpreter that the script trains with")
+        if words[0] == sys.executable or is_launcher(words):
+            return
+        hint, asks = "name the interpreter that the script trains with", [words[0], "-c", _NEEDED]
+        try:
+            reported = subprocess.run(asks, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            raise EnvironmentLacks(f"{words[0]} cannot be run: {error.strerror}", hint=hint) from None
+        said = reported.stderr.decode(errors="replace").strip().rpartition("\n")[2] or "is no Python interpreter"
+        if reported.returncode:
+            raise EnvironmentLacks(f"{words[0]} {said}", hint=hint)
 
     def asked(self, options: Sequence[str] = ()) -> str:
         """Words of a command line that ask for it: the script's own behind ``--``, options before them."""
@@ -345,19 +353,6 @@ def parse(spec: str) -> Script | Build:
             hint=f"let torchrun or accelerate launch start the script, {_HINT}",
         )
     return Build(spec)
-
-
-def _lack(python: str) -> str:
-    """Why scripts cannot be listened to in an interpreter, after its name; empty where they can.
-
-    What listens brings itself along and needs torch and numpy there.
-    """
-    try:
-        reported = subprocess.run([python, "-c", _NEEDED], capture_output=True, check=False, stdin=subprocess.DEVNULL)
-    except OSError as error:
-        return f"cannot be run: {error.strerror}"
-    said = reported.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return (said or "is no Python interpreter") if reported.returncode else ""
 
 
 def _interpreted(words: list[str]) -> tuple[str, ...]:

@@ -114,36 +114,29 @@ def tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     """
     try:
         with kept_buffers(module):
-            return _tried(module, args, kwargs)
+            before, state = weights_of(module), torch.get_rng_state()
+            output = module(*args, **kwargs)
+            sizes = {len(each) for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim()}
+            made = columns_of(output, next(iter(sizes), 0)) if len(sizes) == 1 else []
+            if not made or len(made[0]) < 2:
+                return {"reason": "it returns something else than tensors with a row for each sample"}
+            turned = module(*map(_turned, args), **{name: _turned(value) for name, value in kwargs.items()})
+            if not torch.equal(before, weights_of(module)):
+                return {"reason": "it changes what it holds when it is called, as BatchNorm does in training mode"}
+            if not torch.equal(state, torch.get_rng_state()):
+                return {"reason": "it draws random numbers, as dropout does in training mode"}
+            for one, two in zip(made, columns_of(turned, len(made[0])), strict=True):
+                if not torch.allclose(two.flip(0), one, rtol=0.0, atol=SAME * max(float(one.abs().max()), 1e-9)):
+                    return {"reason": "what it makes of a sample depends on the batch around it"}
+            kept = KeptOutputs()
+            calls = (partial(module, *args, **kwargs), partial(kept, module, args, kwargs))
+            seconds, kept_seconds = (_seconds(call, made[0].device) for call in calls)
+            if not kept.rows:
+                return {"reason": "it takes something else than a batch of tensors"}
+            size = sum(each.nbytes for each in made) // len(made[0])
+            return {"seconds": seconds, "kept_seconds": kept_seconds, "row_bytes": size}
     except Exception as error:  # one that does not like to be tried is left alone
         return {"reason": f"it cannot be tried: {type(error).__name__}"}
-
-
-def _tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> JsonDict:
-    before, state = weights_of(module), torch.get_rng_state()
-    output = module(*args, **kwargs)
-    sizes = {len(each) for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim()}
-    made = columns_of(output, next(iter(sizes), 0)) if len(sizes) == 1 else []
-    if not made or len(made[0]) < 2:
-        return {"reason": "it returns something else than tensors with a row for each sample"}
-    turned = module(*map(_turned, args), **{name: _turned(value) for name, value in kwargs.items()})
-    if not torch.equal(before, weights_of(module)):
-        return {"reason": "it changes what it holds when it is called, as BatchNorm does in training mode"}
-    if not torch.equal(state, torch.get_rng_state()):
-        return {"reason": "it draws random numbers, as dropout does in training mode"}
-    for one, two in zip(made, columns_of(turned, len(made[0])), strict=True):
-        if not torch.allclose(two.flip(0), one, rtol=0.0, atol=SAME * max(float(one.abs().max()), 1e-9)):
-            return {"reason": "what it makes of a sample depends on the batch around it"}
-    kept = KeptOutputs()
-    calls = (partial(module, *args, **kwargs), partial(kept, module, args, kwargs))
-    seconds = [_seconds(call, made[0].device) for call in calls]
-    if not kept.rows:
-        return {"reason": "it takes something else than a batch of tensors"}
-    return {
-        "seconds": seconds[0],
-        "kept_seconds": seconds[1],
-        "row_bytes": sum(each.nbytes for each in made) // len(made[0]),
-    }
 
 
 def variants(loader: Any) -> JsonDict:

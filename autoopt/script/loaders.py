@@ -164,16 +164,9 @@ class Roles:
         if len(given) == 1 and given[0][1] is None:  # nearly always
             self._evaluated = 0
             return given.pop()[2]
-        return self._taken() if given else None
-
-    def step_ended(self) -> None:
-        """Forgets batches that nobody has taken, but for one that is read ahead."""
-        if self._given:
-            self._given = [given for given in self._given if given[1] is None][-1:]
-            self._evaluated = 0
-
-    def _taken(self) -> int | None:
-        fresh = self._given[self._evaluated :] or self._given
+        if not given:
+            return None
+        fresh = given[self._evaluated :] or given
         # a model that no optimizer holds, such as an average of weights, is evaluated without being known
         fresh = [given for given in fresh if given[1] is None or given[0] not in self._unlearnt] or fresh
         read = sum(reader == fresh[-1][0] for reader, _, _ in fresh)
@@ -182,8 +175,10 @@ class Roles:
         ahead: dict[int, _Given] = {}  # who reads a batch ahead has two when the first of them is trained on
         first: dict[int, int | None] = {}
         for reader, loader, samples in fresh:
-            if loader is not None:
-                self._trains(loader)
+            self.known = self.known or loader is not None
+            if loader is not None and not self.trains(loader):
+                self._training.append(weakref.ref(loader))
+                self._note(loader, True)
             if reader in first:
                 ahead[reader] = (reader, None, samples)
             first.setdefault(reader, samples)
@@ -191,11 +186,11 @@ class Roles:
         self._unlearnt.clear()
         return max((samples for samples in first.values() if samples is not None), default=None)
 
-    def _trains(self, loader: Any) -> None:
-        self.known = True
-        if not self.trains(loader):
-            self._training.append(weakref.ref(loader))
-            self._note(loader, True)
+    def step_ended(self) -> None:
+        """Forgets batches that nobody has taken, but for one that is read ahead."""
+        if self._given:
+            self._given = [given for given in self._given if given[1] is None][-1:]
+            self._evaluated = 0
 
     def _note(self, loader: Any, role: bool) -> None:
         self._of[loader] = role

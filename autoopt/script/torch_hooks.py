@@ -433,15 +433,13 @@ class TorchHooks:
             return
         for watcher in self.watchers:
             watcher.stepped(optimizer)
-        if not self.roots:
-            self._without_root()
-        elif self._ends(optimizer):
-            self.roles.step_ended()
-            self.loaders.given = False
-            self.session.step_end()
-
-    def _without_root(self) -> None:
-        """An optimizer has stepped, and no model was seen in training: one in evaluation mode, or none at all."""
+        if self.roots:
+            if self._ends(optimizer):
+                self.roles.step_ended()
+                self.loaders.given = False
+                self.session.step_end()
+            return
+        # no model was seen in training: there is one in evaluation mode, or none at all
         held = [module for module in self._in_eval if self._is_held(module)]
         self.trains_in_eval = bool(held)
         for module in held:

@@ -24,7 +24,6 @@ from autoopt.benchmark.distributed.step import own_statistics
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.live import Printed, Values, Wrap
 from autoopt.benchmark.loader import Lengths
-from autoopt.benchmark.losses import LossHead
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.switching import SCRIPT_PARTS
 from autoopt.errors import ScriptEnded, UsageError, WorkloadError
@@ -156,7 +155,10 @@ class ScriptTraining:
         # those that hold parameters of the models, the one with the most first
         self.optimizers = sorted(filter(held, script.hooks.optimizers), key=held, reverse=True)
         self.optimizer = self.users_optimizer = self.optimizers[0]
-        self.batches: list[list[ModelCall]] = script.recording.batches
+        recording = script.recording  # it is over
+        self.batches: list[list[ModelCall]] = recording.batches
+        self.takes_probabilities, self.finds_anomalies = recording.takes_probabilities, recording.finds_anomalies
+        self.loss_head = recording.loss_head
         size = max((call.samples for call in self.batches[0]), default=0) or None if self.batches else None
         loaders = script.hooks.roles.training
         loader = loaders[0] if loaders else DataLoader(NoBatches(), batch_size=size)
@@ -315,18 +317,6 @@ class ScriptTraining:
     @property
     def replicated(self) -> bool:
         return isinstance(self.model, DistributedDataParallel)
-
-    @property
-    def takes_probabilities(self) -> bool:
-        return self.script.recording.takes_probabilities
-
-    @property
-    def loss_head(self) -> LossHead | None:
-        return self.script.recording.loss_head
-
-    @property
-    def finds_anomalies(self) -> bool:
-        return self.script.recording.finds_anomalies
 
     def unused_parameters(self) -> list[str]:
         """None: a script that trains in several processes wraps its models itself, and says so there."""

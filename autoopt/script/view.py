@@ -88,7 +88,15 @@ def join_view(view: View, pid: int) -> None:
 
 def _overlay(folders: list[str], scratch: Path, shared: list[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    _separate(libc)
+    # mounts of this process's own: as root as they are, else in a user namespace that maps the user alone
+    user, group = os.geteuid(), os.getegid()
+    if user != 0 or libc.unshare(_NEW_MOUNTS) != 0:
+        if libc.unshare(_NEW_USER | _NEW_MOUNTS) != 0:
+            raise _error("unshare")
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _mount(libc, None, "/", None, _RECURSIVE | _PRIVATE)
     for number, folder in enumerate(folders):
         within = folder.rstrip("/") + "/"
         # an overlay shows its folder without what is mounted below it
@@ -106,18 +114,6 @@ def _overlay(folders: list[str], scratch: Path, shared: list[str]) -> None:
             if path in below:
                 _mount(libc, None, path, None, _BIND | _REMOUNT | _READ_ONLY)
             os.close(descriptor)
-
-
-def _separate(libc: ctypes.CDLL) -> None:
-    """Mounts of this process's own: as root as they are, else in a user namespace that maps the user alone."""
-    user, group = os.geteuid(), os.getegid()
-    if user != 0 or libc.unshare(_NEW_MOUNTS) != 0:
-        if libc.unshare(_NEW_USER | _NEW_MOUNTS) != 0:
-            raise _error("unshare")
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    _mount(libc, None, "/", None, _RECURSIVE | _PRIVATE)
 
 
 def _layers(libc: ctypes.CDLL, scratch: Path, number: int) -> tuple[str, str]:
@@ -180,16 +176,12 @@ def _copied(folder: str, target: Path, refused: str) -> str:
             )
         return str(shutil.copy2(source, place))
 
+    def left_out(within: str, names: list[str]) -> set[str]:
+        """Sockets and pipes, and earlier runs' directories."""
+        paths = {name: os.path.join(within, name) for name in names}
+        kept = (os.path.islink, os.path.isdir, os.path.isfile)
+        return {name for name, path in paths.items() if name == "autoopt-runs" or not any(is_a(path) for is_a in kept)}
+
     with contextlib.suppress(shutil.Error):  # what cannot be read the script cannot read either
-        shutil.copytree(folder, target, symlinks=True, copy_function=copy, ignore=_not_files)
+        shutil.copytree(folder, target, symlinks=True, copy_function=copy, ignore=left_out)
     return str(target)
-
-
-def _not_files(folder: str, names: list[str]) -> set[str]:
-    """Sockets and pipes are no part of a copy, and earlier runs' directories neither."""
-    found = {name for name in names if name == "autoopt-runs"}
-    for name in names:
-        path = os.path.join(folder, name)
-        if not os.path.islink(path) and not os.path.isdir(path) and not os.path.isfile(path):
-            found.add(name)
-    return found

@@ -195,7 +195,12 @@ class _Editor(cst.CSTTransformer):
         for name, value in self.edits.merged.get(original_node, {}).items():
             updated = updated.with_changes(value=with_key(updated.value, name, value))
         if isinstance(original_node, (cst.Module, cst.IndentedBlock)):
-            return self._block(original_node, updated)
+            spans = [span for span in self.edits.wrapped if span.suite is original_node]
+            changed = (self.edits.before, self.edits.after, self.edits.removed)
+            if spans or any(node in each for node in original_node.body for each in changed):
+                body = self._statements(original_node, updated, range(len(original_node.body)), spans)
+                alone = not body and isinstance(original_node, cst.IndentedBlock)
+                return updated.with_changes(body=[self._parsed("pass")] if alone else body)
         return updated
 
     def _fitting(self, original: cst.CSTNode, updated: cst.Call) -> cst.Call:
@@ -215,18 +220,6 @@ class _Editor(cst.CSTTransformer):
         indent = source.tree.default_indent
         own_line = source.lines(original).start.line != first.start.line
         return broken(updated, indent, 0 if own_line else columns - len(line) + len(line.lstrip()) - len(indent))
-
-    def _block(self, original: Suite, updated: Suite) -> Suite:
-        edits = self.edits
-        spans = [span for span in edits.wrapped if span.suite is original]
-        changed = (edits.before, edits.after, edits.removed)
-        touched = spans or any(node in each for node in original.body for each in changed)
-        if not touched:
-            return updated
-        body = self._statements(original, updated, range(len(original.body)), spans)
-        if not body and isinstance(original, cst.IndentedBlock):
-            body = [self._parsed("pass")]
-        return updated.with_changes(body=body)
 
     def _statements(self, original: Suite, updated: Suite, indices: range, spans: Sequence[Wrapped]) -> list[Statement]:
         """Statements of a block with what is put above, below and around them."""

@@ -252,10 +252,12 @@ class Source:
         """What assignments to a name give it, also one of several at once; None where that is not one expression."""
         found: list[cst.BaseExpression | None] = [node.value for node in self.assignments(name, scope)]
         for node in self.unpacked(name, scope):
+            values = node.value.elements if isinstance(node.value, cst.Tuple | cst.List) else ()
             for target in (each.target for each in node.targets):
                 if isinstance(target, cst.Tuple | cst.List):
                     names = [self.code(element.value) for element in target.elements]
-                    found += [_element(node.value, place, len(names)) for place, own in enumerate(names) if own == name]
+                    plain = len(values) == len(names) and all(isinstance(each, cst.Element) for each in values)
+                    found += [values[at].value if plain else None for at, own in enumerate(names) if own == name]
         return found
 
     def values_of(self, name: str) -> list[cst.BaseExpression]:
@@ -273,14 +275,6 @@ class Source:
             if isinstance(target.target, (cst.Tuple, cst.List))
             and any(self.code(element.value) == name for element in target.target.elements)
         ]
-
-
-def _element(values: cst.BaseExpression, place: int, count: int) -> cst.BaseExpression | None:
-    """One of so many values that are written out; None where they are not."""
-    if not isinstance(values, cst.Tuple | cst.List) or len(values.elements) != count:
-        return None
-    plain = all(isinstance(element, cst.Element) for element in values.elements)
-    return values.elements[place].value if plain else None
 
 
 def targets_of(assignment: cst.Assign | cst.AnnAssign) -> list[cst.BaseExpression]:

@@ -279,8 +279,9 @@ def _cut(placing: Placing, count: int, part: str) -> None:
     others = sorted(after - {loss})
     if others:
         raise NoHonestEditError(f"{', '.join(others)} would be of the last piece alone where the lines below use it")
-    for node in lines.names(batch):
-        edits.replace(node, f"{node.value}_piece")
+    for node in lines.nodes:
+        if node.value in batch:
+            edits.replace(node, f"{node.value}_piece")
     above = [source.code(spot.statement.with_changes(leading_lines=())) for spot in lines.clearing]
     for spot in lines.clearing:
         edits.remove(spot)
@@ -315,7 +316,7 @@ class _Lines:
         first: which statement of its block calls the model.
 
     Attributes:
-        used: variables in them, in their order.
+        nodes, used: variables in them, in their order, and their names.
         clearing: those of them that clear gradients.
     """
 
@@ -326,17 +327,14 @@ class _Lines:
         clears = [call is not None and source.called(call) == "zero_grad" for call in calls]
         self.clearing = [spot for spot, clearing in zip(spots, clears, strict=True) if clearing]
         self._statements = [spot.statement for spot in spots if spot not in self.clearing]
-        self._nodes = [node for statement in self._statements for node in source.variables(statement)]
-        self.used = tuple(dict.fromkeys(node.value for node in self._nodes))
+        self.nodes = [node for statement in self._statements for node in source.variables(statement)]
+        self.used = tuple(dict.fromkeys(node.value for node in self.nodes))
         self._begin = source.lines(spots[0].statement).start.line
         self._end = source.lines(back.statement).end.line
         for statement in self._statements:
             for node in source.all_of(cst.Call, statement):
                 if source.called(node) in ("step", "zero_grad"):
                     raise NoHonestEditError(f"{source.code(node)} stands between the model's call and its gradients")
-
-    def names(self, wanted: list[str]) -> list[cst.Name]:
-        return [node for node in self._nodes if node.value in wanted]
 
     def of_batch(self) -> set[str]:
         """Variables that hold the batch or a part of it."""
@@ -438,7 +436,12 @@ def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
     if any(source.code(each.value).strip("\"'") == "sum" for each in asked if each is not None):
         raise NoHonestEditError(f'the loss of {where} is a sum (reduction="sum"), which is larger of a larger batch')
     placing.place(Edit("loader", arguments={"batch_size": size}))
-    for expression in _alike(source, value):
+    counting = [value]
+    if isinstance(value, cst.Integer):  # each place in its function where batches are counted by this number
+        scope = source.scope(value)
+        moduli = [n.right for n in source.all_of(cst.BinaryOperation, scope) if isinstance(n.operator, cst.Modulo)]
+        counting = [each for each in (*moduli, *_divisors(source, scope)) if source.code(each) == value.value]
+    for expression in counting:
         _write_count(placing, source, expression, now, count)
     logged = _read_below(source, back, divisors)
     if logged:
@@ -504,12 +507,3 @@ def _divisors(source: Source, scope: cst.CSTNode) -> list[cst.BaseExpression]:
     return [n.right for n in source.all_of(cst.BinaryOperation, scope) if isinstance(n.operator, cst.Divide)] + [
         n.value for n in source.all_of(cst.AugAssign, scope) if isinstance(n.operator, cst.DivideAssign)
     ]
-
-
-def _alike(source: Source, value: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """The expression; of a number that is written down, each place in its function where batches are counted by it."""
-    if not isinstance(value, cst.Integer):
-        return [value]
-    scope = source.scope(value)
-    moduli = [n.right for n in source.all_of(cst.BinaryOperation, scope) if isinstance(n.operator, cst.Modulo)]
-    return [each for each in (*moduli, *_divisors(source, scope)) if source.code(each) == value.value]
