@@ -45,7 +45,7 @@ class ScriptSpec(Record):
     ``folders``: those that the trial sees through a view of its own, so that nothing in them is changed; ``shared``:
     those within them that it writes to for autoopt (the run directory). ``patched``: files to be read in place of those
     that are there, their text by path. ``python_path``: folders that its interpreter reads before all others.
-    ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.draws``).
+    ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.hook.seeds``).
     ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
     interpreter's ``sys.path``, where the script may be run by a process that has torch imported already; None: it is
     run by an interpreter of its own. ``launch``: of a command that a launcher starts; each of its processes runs

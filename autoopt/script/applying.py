@@ -32,11 +32,10 @@ from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records.protocol import TrialSpec
 from autoopt.script.applicable import READ_BY, inapplicable, marks_steps
-from autoopt.script.draws import Order, own_draws
 from autoopt.script.frames import maker_place, shown, user_place
 from autoopt.script.frozen import KeepOutputs
 from autoopt.script.hook.seeds import in_place_of
-from autoopt.script.loaders import Watcher
+from autoopt.script.loaders import Order, Watcher, own_draws
 from autoopt.script.session import Session
 from autoopt.script.torch_hooks import TorchHooks
 from autoopt.setup import Distributed, Precision, Setup, Transform, Wrap

@@ -18,12 +18,12 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.records import Change, Plan, Site, Sites
-from autoopt.script import draws
+from autoopt.script import loaders
 from autoopt.script.applicable import inapplicable, without_loader
 from autoopt.script.applying import UnblockedMoves
-from autoopt.script.draws import _GENERATORS as GENERATORS
-from autoopt.script.draws import own_draws
 from autoopt.script.hook.seeds import mix_seeds
+from autoopt.script.loaders import _GENERATORS as GENERATORS
+from autoopt.script.loaders import own_draws
 from autoopt.script.process import ModelCall
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.planner import Choice, build_queue
@@ -114,7 +114,7 @@ def test_what_draws_nothing_is_soon_read_without_a_look(
         read.append(1)
         return state()
 
-    monkeypatch.setattr(draws, "_GENERATORS", ((counted, *GENERATORS[0][1:]), *GENERATORS[1:]))
+    monkeypatch.setattr(loaders, "_GENERATORS", ((counted, *GENERATORS[0][1:]), *GENERATORS[1:]))
     own_draws(5)
     list(DataLoader(Noise(quiet), batch_size=1, generator=torch.Generator()))
     assert len(read) == 2 * looks, "before and after each batch"
