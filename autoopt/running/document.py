@@ -23,8 +23,8 @@ from autoopt.records import (
     Snippets,
     WorkloadSummary,
 )
+from autoopt.script.applicable import advice_of
 from autoopt.script.command import Build, Script
-from autoopt.script.sites import advice_of
 from autoopt.search.outcome import Outcome, decided, more_budget, spending
 from autoopt.simplify.costly import costly_lines
 from autoopt.storage.journal import now

@@ -19,8 +19,8 @@ from autoopt.records.reading import PROFILE_FILE
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import located, near
+from autoopt.script.applicable import advice_of
 from autoopt.script.command import Build, Script
-from autoopt.script.sites import advice_of
 from autoopt.search.baseline import FirstProcess, check_devices, first_steps, objective_of, opportunities, together
 from autoopt.search.incumbent_profile import queue_by
 from autoopt.search.outcome import configuration

@@ -15,10 +15,9 @@ from autoopt.records import Change, JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import Registry
-from autoopt.script.applicable import in_lines, own_setup
+from autoopt.script.applicable import in_lines, moved, own_setup
 from autoopt.script.execute import runs_here
 from autoopt.script.metric import chosen, in_output
-from autoopt.script.sites import moved
 from autoopt.script.whole_run import saw_one_machine, turn_of, whole_runs
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.budget_allocation import TimeLimits

@@ -11,8 +11,8 @@ from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, JsonDict, Objective, Plan
 from autoopt.records.messages import Probe
+from autoopt.script.applicable import moved
 from autoopt.script.metric import name_of
-from autoopt.script.sites import moved
 from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import level_of

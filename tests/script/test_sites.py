@@ -11,8 +11,8 @@ from autoopt.benchmark.affinity import AT_START
 from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, SiteKind, Sites
+from autoopt.script.applicable import advice_of
 from autoopt.script.metric import name_of
-from autoopt.script.sites import advice_of
 from autoopt.script.torch_hooks import Passes, anchor_of, period_of
 from autoopt.search.compare.arm import TrialArm
 from scripted import BF16, REGISTRY

@@ -18,9 +18,9 @@ from tqdm import tqdm
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.protocol import ScriptSpec
+from autoopt.script.applicable import advice_of
 from autoopt.script.loops import ends_by_result, planned_steps, steps_per_epoch
 from autoopt.script.session import Interruption, steps_between
-from autoopt.script.sites import advice_of
 from autoopt.script.whole_run import Command, WholeRun, run_time_sliced, saw_one_machine, whole_runs
 from tests.script.conftest import StartScript
 

@@ -15,7 +15,7 @@ import torch
 
 from autoopt.benchmark.training import Training
 from autoopt.records import Advice, Peaks, Sites
-from autoopt.script.sites import advice_of
+from autoopt.script.applicable import advice_of
 from autoopt.setup import Setup
 from autoopt.simplify import advise
 from autoopt.simplify.advise import advise_training, forced_in_batch, forced_in_step
