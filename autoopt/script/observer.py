@@ -31,6 +31,7 @@ from autoopt.script.frames import (
     Found,
     constructs,
     editable_place,
+    folder,
     maker_place,
     names_of,
     place_of,
@@ -158,7 +159,6 @@ class Observer(Watcher):
         self._frozen = FrozenModules(hooks)
         self._waited: dict[tuple[CodeType, int], Seen | None] = {}
         self._late = False  # parameters were given their shapes by a first call
-        self._watching = True
 
     def install(self) -> None:
         """Listens where only a watched run does. Its cost is no part of any measurement."""
@@ -183,16 +183,12 @@ class Observer(Watcher):
         for name in WAITS:
             self._around(torch.Tensor, name, functools.partial(self._waits, name))
 
-    def stop(self) -> None:
-        """Sees no more."""
-        self._watching = False
-
     def _around(self, owner: Any, name: str, tell: Callable[..., None], *, keywords: bool = False) -> None:
         plain = getattr(owner, name)
 
         @in_place_of(owner, name)
         def listening(*args: Any, **kwargs: Any) -> Any:
-            if self._watching and not self.hooks.session.standing:
+            if not self.hooks.session.standing:
                 tell(*args, **(kwargs if keywords else {}))
             return plain(*args, **kwargs)
 
@@ -288,8 +284,6 @@ class Observer(Watcher):
         self._note("evaluation", user_place(), type(model).__name__)
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
-        if not self._watching:
-            return
         found = user_place()
         if training:
             self._use(self._made.get(model), found, tuple(map(place_of, users_frames(sys._getframe())))[1:])
@@ -300,13 +294,10 @@ class Observer(Watcher):
 
     def backward(self, loss: Any) -> None:
         found = user_place()
-        if self._watching:
-            self._passes.backward(found, within_step=self.hooks.within_step)
-            self._note("loss", found, "backward")
+        self._passes.backward(found, within_step=self.hooks.within_step)
+        self._note("loss", found, "backward")
 
     def stepped(self, optimizer: Optimizer) -> None:
-        if not self._watching:
-            return
         index = next((i for i, known in enumerate(self.hooks.optimizers) if known is optimizer), None)
         if index is not None:
             self._order.append(index)
@@ -319,9 +310,8 @@ class Observer(Watcher):
     def saved(self, *_: Any) -> None:
         self._note("checkpoint", user_place(), "torch.save")
 
-    def sites(self, command: tuple[str, ...], cwd: str) -> Sites:
+    def sites(self, command: tuple[str, ...]) -> Sites:
         """The sites that were seen so far."""
-        steps = self.hooks.session.steps
         period = period_of(self._order)
         for reference, item in self._loaders:  # what was read last may be known for what it is by now
             role = self.hooks.roles.of(reference())
@@ -336,9 +326,9 @@ class Observer(Watcher):
         sites += tuple(self._frozen.sites())
         return Sites(
             command=command,
-            cwd=cwd,
+            cwd=folder(),
             sites=sites,
-            steps=steps,
+            steps=self.hooks.session.steps,
             period=period,
             accumulation=self._passes.accumulation,
             seeded=self.seeded,
@@ -404,7 +394,7 @@ class Observer(Watcher):
             self._note("trainer", Found(found.place, direct=True), name)
 
     def _note(self, kind: SiteKind, found: Found | None, call: str) -> Seen | None:
-        if found is None or not self._watching:
+        if found is None:
             return None
         key = (kind, found.place.file, found.place.line, call)
         seen = self._sites.get(key)

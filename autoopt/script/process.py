@@ -25,7 +25,7 @@ from autoopt.registry import Registry, load_strategies
 from autoopt.script.applicable import added_up
 from autoopt.script.applying import Applying, Lean
 from autoopt.script.boot import refuse_processes
-from autoopt.script.frames import ImportClock, folder, import_sites, user_place
+from autoopt.script.frames import ImportClock, import_sites, user_place
 from autoopt.script.hook.seeds import mix_seeds
 from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
@@ -253,7 +253,7 @@ class Script:
         if self.observer is None:
             assert self.command.sites is not None
             return self.command.sites
-        found = self.observer.sites(self.command.command, folder())
+        found = self.observer.sites(self.command.command)
         sites = (*found.sites, *import_sites(self._early_imports, self._imports))
         return found.model_copy(update={**self._start, "sites": sites})
 
