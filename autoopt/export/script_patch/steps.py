@@ -84,19 +84,17 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
         raise NoHonestEditError(f"{len(losses)} lines compute gradients: which scaler is whose is not known")
     covered: list[Way] = []
     for site in losses:
-        source = placing.edits(site.file).source
-        call = source.call(site, "backward")
-        back, chosen = _block_of(source, call, used)
-        earlier = [_index_in(source, (other,), back) for other in losses if other is not site]
-        begin = max((index for index in earlier if index is not None and index < back.index), default=-1)
-        forward = {way: _index_in(source, way, back) for way in used}
-        within = {way: index for way, index in forward.items() if index is not None and begin < index <= back.index}
+        there = _Backward(placing, site, used)
+        earlier = [index for other in losses if other is not site and (index := there.holds((other,))) is not None]
+        begin = max((index for index in earlier if index < there.at.index), default=-1)
+        forward = {way: index for way in used if (index := there.holds(way)) is not None}
+        within = {way: index for way, index in forward.items() if begin < index <= there.at.index}
         covered += within
-        if back.index == max((back.index, *(index for index in earlier if index is not None))):
+        if there.at.index == max((there.at.index, *earlier)):
             # what is called after the last backward pass of a step, such as for a picture of it, leads to no loss
-            covered += [way for way, index in forward.items() if index is not None and index > back.index]
+            covered += [way for way, index in forward.items() if index > there.at.index]
         if within:
-            _wrap(placing, source, precision, device, (call, back, sorted(within.values())), training_alone=chosen)
+            there.under_autocast(precision, device, sorted(within.values()))
     missing = [way[0] for way in used if way not in covered]
     if not used:
         raise NoHonestEditError("the lines that call the model while training are not known")
@@ -109,26 +107,6 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
         )
 
 
-def _block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bool]:
-    """The statement that holds a backward pass, in the block that calls a model above it.
-
-    Returns:
-        The statement, and whether the backward pass stands under an ``if`` in it: what is above it then runs in
-        evaluations, too, as where one function does both and is given an optimizer or none.
-    """
-    own = back = source.line_of(call)
-    chosen = False
-    while all(index is None or index > back.index for index in (_index_in(source, way, back) for way in used)):
-        above = source.parent(back.suite)
-        chosen = chosen or isinstance(above, (cst.If, cst.Else))
-        if not isinstance(above, (cst.If, cst.Else, cst.With)):
-            return own, False
-        back = source.line_of(above)
-    if back is own or _loss_made_at(source, call, 0, back) is not None:
-        return back, chosen
-    return own, False
-
-
 def _ways(placing: Placing) -> list[Way]:
     """Of each line that calls a model in training that line, and those from which it is reached, the nearest first."""
     models = placing.sites_of("model")
@@ -136,91 +114,109 @@ def _ways(placing: Placing) -> list[Way]:
     return [(place, *by) for each in pairs for place, by in each]
 
 
-def _wrap(
-    placing: Placing,
-    source: Source,
-    precision: Precision,
-    device: str,
-    found: tuple[cst.Call, Spot, list[int]],
-    *,
-    training_alone: bool,
-) -> None:
-    """Autocast from the first forward pass to the loss of one backward pass.
+class _Backward:
+    """A backward pass, in the block that calls a model above it.
 
     Args:
-        found: its call and statement, and the statements that call a model, in their order.
-        training_alone: evaluations run these statements, too, and stay as they are.
+        site: of its loss.
+        used: the lines that call a model.
+
+    Attributes:
+        call: its call.
+        at: the statement that holds it, in that block; its own where no block around it calls a model.
+        chosen: it stands under an ``if`` in that statement: what is above it then runs in evaluations, too, as where
+            one function does both and is given an optimizer or none.
     """
-    call, back, forward = found
-    torch_name = source.module_name("torch")
-    if torch_name is None:
-        raise NoHonestEditError(f"{source.name} does not import torch as a whole")
-    enabled = f", enabled={torch_name}.is_grad_enabled()" if training_alone else ""
-    header = f'with {torch_name}.autocast("{device}", dtype={torch_name}.{precision.dtype}{enabled})'
-    edits = placing.edits(source.name)
-    first = Spot(back.suite, forward[0], back.suite.body[forward[0]])  # type: ignore[arg-type]
-    above = [index for index in forward if index < back.index]
-    if above:
-        made = _loss_made_at(source, call, first.index, back)
-        last = max(first.index if made is None else made, above[-1])
-        edits.wrap(Wrapped(back.suite, above[0], last, header))
-    if forward[-1] == back.index:
-        # ``criterion(model(x), y).backward()`` as two: a loss with a name under autocast, and its backward pass below
-        taken = {name.value for name in source.all_of(cst.Name)}
-        free = next((name for name in ("loss", "step_loss", "batch_loss") if name not in taken), None)
-        whole = source.alone(back.statement) is call
-        if not whole or not isinstance(call.func, cst.Attribute) or free is None or precision.loss_scaling:
-            raise NoHonestEditError("forward and backward pass share a statement")
-        edits.insert(back, [f"{header}:\n    {free} = {source.code(call.func.value)}"], below=False)
-        edits.replace(call.func.value, free)
-    if precision.loss_scaling:
-        _scale(placing, source, call, torch_name, device)
-    placing.touched = source.place(first.statement, back.statement)
 
+    def __init__(self, placing: Placing, site: Site, used: list[Way]) -> None:
+        self.placing, self.edits = placing, placing.edits(site.file)
+        self.source = source = self.edits.source
+        self.call = source.call(site, "backward")
+        self.at = own = source.line_of(self.call)
+        self.chosen = False
+        while all(index is None or index > self.at.index for index in map(self.holds, used)):
+            above = source.parent(self.at.suite)
+            self.chosen = self.chosen or isinstance(above, (cst.If, cst.Else))
+            if not isinstance(above, (cst.If, cst.Else, cst.With)):
+                self.at, self.chosen = own, False
+                break
+            self.at = source.line_of(above)
+        if self.at is not own and self.loss_made_at(0) is None:
+            self.at, self.chosen = own, False
 
-def _index_in(source: Source, way: Way, back: Spot) -> int | None:
-    """Which statement of the block of a backward pass holds lines, or calls the function that does; None: none does."""
-    for place in way:
-        for index, statement in enumerate(back.suite.body if place.file == source.name else ()):
-            lines = source.lines(statement)
-            if lines.start.line <= place.line and place.end_line <= lines.end.line:
+    def holds(self, way: Way) -> int | None:
+        """Which statement of the block holds lines, or calls the function that does; None where none does."""
+        for place in way:
+            for index, statement in enumerate(self.at.suite.body if place.file == self.source.name else ()):
+                lines = self.source.lines(statement)
+                if lines.start.line <= place.line and place.end_line <= lines.end.line:
+                    return index
+        return None
+
+    def loss_made_at(self, first: int) -> int | None:
+        """Index of the last statement above it, from one on, that makes what it starts from, if any."""
+        assert isinstance(self.call.func, cst.Attribute)
+        source = self.source
+        names = {node.value for node in source.all_of(cst.Name, self.call.func.value)}
+        for index in reversed(range(first, self.at.index)):
+            statement = self.at.suite.body[index]
+            made = [target for node in source.all_of(cst.Assign, statement) for target in targets_of(node)]
+            made += [node.target for node in source.all_of(cst.AugAssign, statement)]
+            if names & {source.code(each) for each in made}:
                 return index
-    return None
+        return None
 
+    def under_autocast(self, precision: Precision, device: str, forward: list[int]) -> None:
+        """Autocast from the first forward pass to its loss; evaluations that run these statements stay as they are.
 
-def _loss_made_at(source: Source, call: cst.Call, first: int, back: Spot) -> int | None:
-    """Index of the last statement before the backward pass, from one on, that makes what it starts from, if any."""
-    assert isinstance(call.func, cst.Attribute)
-    names = {node.value for node in source.all_of(cst.Name, call.func.value)}
-    for index in reversed(range(first, back.index)):
-        statement = back.suite.body[index]
-        made = [target for node in source.all_of(cst.Assign, statement) for target in targets_of(node)]
-        made += [node.target for node in source.all_of(cst.AugAssign, statement)]
-        if names & {source.code(each) for each in made}:
-            return index
-    return None
+        Args:
+            forward: the statements that call a model, in their order.
+        """
+        source, edits, call, back = self.source, self.edits, self.call, self.at
+        torch_name = source.module_name("torch")
+        if torch_name is None:
+            raise NoHonestEditError(f"{source.name} does not import torch as a whole")
+        enabled = f", enabled={torch_name}.is_grad_enabled()" if self.chosen else ""
+        header = f'with {torch_name}.autocast("{device}", dtype={torch_name}.{precision.dtype}{enabled})'
+        first = Spot(back.suite, forward[0], back.suite.body[forward[0]])  # type: ignore[arg-type]
+        above = [index for index in forward if index < back.index]
+        if above:
+            made = self.loss_made_at(first.index)
+            last = max(first.index if made is None else made, above[-1])
+            edits.wrap(Wrapped(back.suite, above[0], last, header))
+        if forward[-1] == back.index:
+            # ``criterion(model(x), y).backward()`` as two: a loss with a name under autocast, its backward pass below
+            taken = {name.value for name in source.all_of(cst.Name)}
+            free = next((name for name in ("loss", "step_loss", "batch_loss") if name not in taken), None)
+            whole = source.alone(back.statement) is call
+            if not whole or not isinstance(call.func, cst.Attribute) or free is None or precision.loss_scaling:
+                raise NoHonestEditError("forward and backward pass share a statement")
+            edits.insert(back, [f"{header}:\n    {free} = {source.code(call.func.value)}"], below=False)
+            edits.replace(call.func.value, free)
+        if precision.loss_scaling:
+            self.scaled(torch_name, device)
+        self.placing.touched = source.place(first.statement, back.statement)
 
-
-def _scale(placing: Placing, source: Source, call: cst.Call, torch_name: str, device: str) -> None:
-    """A gradient scaler: made below the optimizer, and in the backward pass, the clipping and the step."""
-    optimizer, step = placing.site("optimizer"), placing.site("step")
-    made = placing.edits(optimizer.file).source
-    spot = made.spot(made.call(optimizer, optimizer.call))
-    if optimizer.file != source.name or step.file != source.name or spot.suite is not source.tree:
-        raise NoHonestEditError("a gradient scaler would have to be handed through the script's functions")
-    edits = placing.edits(source.name)
-    stepping = source.call(step, "step")
-    held = source.code(stepping.func.value) if isinstance(stepping.func, cst.Attribute) else "optimizer"
-    assert isinstance(call.func, cst.Attribute)
-    edits.insert(spot, [f'scaler = {torch_name}.amp.GradScaler("{device}")'], below=True)
-    edits.replace(call.func.value, f"scaler.scale({source.code(call.func.value)})")
-    for clip in source.all_of(cst.Call):
-        if source.called(clip) in ("clip_grad_norm_", "clip_grad_value_"):
-            edits.insert(source.spot(clip), [f"scaler.unscale_({held})"], below=False)
-    if stepping.args:
-        raise NoHonestEditError("the optimizer's step is given a closure, which a gradient scaler does not take")
-    edits.replace(stepping, f"scaler.step({held})")
-    edits.insert(source.spot(stepping), ["scaler.update()"], below=True)
+    def scaled(self, torch_name: str, device: str) -> None:
+        """A gradient scaler: made below the optimizer, and in the backward pass, the clipping and the step."""
+        placing, source, edits = self.placing, self.source, self.edits
+        optimizer, step = placing.site("optimizer"), placing.site("step")
+        made = placing.edits(optimizer.file).source
+        spot = made.spot(made.call(optimizer, optimizer.call))
+        if optimizer.file != source.name or step.file != source.name or spot.suite is not source.tree:
+            raise NoHonestEditError("a gradient scaler would have to be handed through the script's functions")
+        stepping = source.call(step, "step")
+        held = source.code(stepping.func.value) if isinstance(stepping.func, cst.Attribute) else "optimizer"
+        assert isinstance(self.call.func, cst.Attribute)
+        edits.insert(spot, [f'scaler = {torch_name}.amp.GradScaler("{device}")'], below=True)
+        edits.replace(self.call.func.value, f"scaler.scale({source.code(self.call.func.value)})")
+        for clip in source.all_of(cst.Call):
+            if source.called(clip) in ("clip_grad_norm_", "clip_grad_value_"):
+                edits.insert(source.spot(clip), [f"scaler.unscale_({held})"], below=False)
+        if stepping.args:
+            raise NoHonestEditError("the optimizer's step is given a closure, which a gradient scaler does not take")
+        edits.replace(stepping, f"scaler.step({held})")
+        edits.insert(source.spot(stepping), ["scaler.update()"], below=True)
 
 
 _SHARE, _WHOLE = "share", "whole_loss"
@@ -255,16 +251,13 @@ def _cut(placing: Placing, count: int, part: str) -> None:
     losses = placing.sites_of("loss")
     if len(losses) > 1:
         raise NoHonestEditError(f"{len(losses)} lines compute gradients, each of a loss of its own")
-    source = placing.edits(losses[0].file).source
-    call = source.call(losses[0], "backward")
     ways = _ways(placing)
-    back, chosen = _block_of(source, call, ways)
-    indices = [_index_in(source, way, back) for way in ways]
-    known = [index for index in indices if index is not None and index <= back.index]
-    if chosen or len(known) < len(indices) or not known or call.args or not isinstance(call.func, cst.Attribute):
+    there = _Backward(placing, losses[0], ways)
+    source, edits, call, back = there.source, there.edits, there.call, there.at
+    known = [index for index in map(there.holds, ways) if index is not None and index <= back.index]
+    if there.chosen or len(known) < len(ways) or not known or call.args or not isinstance(call.func, cst.Attribute):
         where = f"{source.name}:{source.lines(call).start.line}"
         raise NoHonestEditError(f"{where} takes no gradients of a loss that the lines above it have made")
-    edits = placing.edits(source.name)
     if edits.before.get(back.statement):
         raise NoHonestEditError("another change of the patch puts lines between the model's call and its gradients")
     lines = _Lines(placing, source, back, min(known))
