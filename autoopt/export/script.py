@@ -100,16 +100,15 @@ def _changes(draft: Draft, facts: WorkloadFacts | None) -> dict[str, Any]:
     setup, compile_, batch = draft.setup, draft.setup.compile, draft.setup.batch
     options = {} if compile_ is None else compile_.arguments
     plan: dict[str, Any] = {
+        **vars(setup.transfer),
+        **vars(batch),
+        **vars(setup.cadence),
         "loader_options": loader_options(draft, facts),
         "valid_options": loader_options(draft, facts, validation=True),
         "valid_batch_size": setup.evaluation.get("batch_size"),
         "starts_workers": "worker_init_fn" in setup.loader,
         "batch_size": batch.size,
-        "learning_rate_factor": batch.learning_rate_factor,
-        "warmup_steps": batch.warmup_steps,
         "scales_rate": (batch.learning_rate_factor, batch.warmup_steps) != (1.0, 0),
-        "non_blocking": setup.transfer.non_blocking,
-        "prefetch": setup.transfer.prefetch,
         "compiles": compile_ is not None,
         "regional": compile_ is not None and compile_.regional,
         "compile_options": {name: Code(literal(value)) for name, value in options.items()},
@@ -149,7 +148,6 @@ def _run(setup: Setup, plan: dict[str, Any], facts: WorkloadFacts) -> dict[str, 
         "same_samples": facts.dataset.deterministic and facts.dataset.map_style,
         "known_length": facts.steps_per_epoch is not None,
         "moves_batch": moves_batch,
-        "accumulation": batch.accumulation,
         "criterion": not facts.loss_is_closure,
         "dtype": Code(f"torch.{dtype}") if dtype else None,
         "scales_loss": setup.precision.loss_scaling,
@@ -157,8 +155,6 @@ def _run(setup: Setup, plan: dict[str, Any], facts: WorkloadFacts) -> dict[str, 
         "has_scheduler": has_scheduler,
         "whole_schedule": whole_schedule,
         "has_evaluate": facts.has_evaluate,
-        "evaluate_every": setup.cadence.evaluate_every,
-        "checkpoint_every": setup.cadence.checkpoint_every,
     }
     scales, clips = plan["scales_loss"], plan["clips"]
     plain, single = not (scales or clips), (batch.accumulation or facts.accumulation) == 1

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import libcst as cst
 from libcst import matchers as m
-from libcst.metadata import ExpressionContext, ExpressionContextProvider, MetadataWrapper
+from libcst.metadata import ExpressionContext, ExpressionContextProvider, MetadataWrapper, ParentNodeProvider
 
 WIDTH = 88
 """Fits the formatters' narrowest usual line; longer calls are written one argument a line."""
@@ -111,13 +111,12 @@ def fold(source: str, known: Known) -> str:
 @cache  # a search makes many patches, whose parts come from few files
 def without_annotations(source: str) -> str:
     """A module's source without its annotations, which a script has none of; fields of classes keep theirs."""
-    return cst.parse_module(re.sub(r"  # type: ignore\[[a-z, -]+\]", "", source)).visit(_Plain()).code
+    plain = re.sub(r"  # type: ignore\[[a-z, -]+\]", "", source)
+    return MetadataWrapper(cst.parse_module(plain), unsafe_skip_copy=True).visit(_Plain()).code
 
 
 class _Plain(cst.CSTTransformer):
-    def __init__(self) -> None:
-        super().__init__()
-        self._within = list[type[cst.CSTNode]]()
+    METADATA_DEPENDENCIES = (ParentNodeProvider,)
 
     def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:
         if original_node.annotation is None:
@@ -126,18 +125,7 @@ class _Plain(cst.CSTTransformer):
             annotation=None, equal=EQUAL if original_node.default else cst.MaybeSentinel.DEFAULT
         )
 
-    def visit_ClassDef(self, node: cst.ClassDef) -> None:
-        self._within.append(cst.ClassDef)
-
-    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        self._within.pop()
-        return updated_node
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self._within.append(cst.FunctionDef)
-
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
-        self._within.pop()
         params = updated_node.params
         last = (*params.params, *params.kwonly_params)[-1:]
         if last and not isinstance(last[0].comma, cst.Comma):  # what was broken for its annotations fits a line now
@@ -147,7 +135,10 @@ class _Plain(cst.CSTTransformer):
         return updated_node.with_changes(returns=None, params=params)
 
     def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> Any:
-        if self._within[-1:] == [cst.ClassDef]:
+        above: Any = original_node
+        while not isinstance(above, (cst.ClassDef, cst.FunctionDef, cst.Module)):
+            above = self.get_metadata(ParentNodeProvider, above)
+        if isinstance(above, cst.ClassDef):
             return updated_node
         if updated_node.value is None:
             return cst.RemoveFromParent()
@@ -181,18 +172,17 @@ class _Folder(cst.CSTTransformer):
 
     # names
 
-    def _filled(self, original: _Kept, updated: _Kept) -> cst.BaseExpression:
-        name = _dotted(original) or ""
-        if name not in self._known or self.get_metadata(ExpressionContextProvider, original, None) is not (
-            ExpressionContext.LOAD
-        ):
-            return updated
+    def _filled(self, original_node: _Kept, updated_node: _Kept) -> cst.BaseExpression:
+        name = _dotted(original_node) or ""
+        context = self.get_metadata(ExpressionContextProvider, original_node, None)
+        if name not in self._known or context is not ExpressionContext.LOAD:
+            return updated_node
         value = self._known[name]
         if isinstance(value, Code):
             return cst.parse_expression(value.text)
         if value is None or isinstance(value, (bool, int, float, str)):
             return cst.parse_expression(literal(value))
-        return updated  # a list or keywords: the loop or the call looks
+        return updated_node  # a list or keywords: the loop or the call looks
 
     leave_Name = leave_Attribute = _filled  # noqa: N815
 

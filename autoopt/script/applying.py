@@ -257,8 +257,16 @@ class Applying(Watcher):
             self.hooks.watchers.append(moves)
         if self.sites is not None and marks_steps(self.setup, self.sites):
             self.hooks.watchers.append(MarkedSteps())
-        if self.setup.distributed != Distributed():
-            self._wrap()
+        made, how = DistributedDataParallel.__init__, self.setup.distributed
+        if how != Distributed():  # the script's own wrapper is made with the setup's arguments
+            names = list(inspect.signature(made).parameters)[1:]
+
+            @in_place_of(DistributedDataParallel, "__init__")
+            def init(wrapper: Any, *args: Any, **kwargs: Any) -> None:
+                made(wrapper, **{**dict(zip(names, args, strict=False)), **kwargs, **how.arguments})
+                if how.compression == "bfloat16":
+                    compress(wrapper)
+
         self.hooks.precision = low_precision(self.hooks.session, self.setup.precision)
         if self.setup.precision.dtype is not None and self.sites is not None and self.sites.of("trainer"):
             self.hooks.evaluating = LowPrecision(self.hooks.session, self.setup.precision.dtype).evaluated
@@ -363,19 +371,6 @@ class Applying(Watcher):
             return load(*args, **kwargs)
 
         self.hooks.saving = save
-
-    # what sends gradients
-
-    def _wrap(self) -> None:
-        """The script's own ``DistributedDataParallel`` is made with the setup's arguments."""
-        made, how = DistributedDataParallel.__init__, self.setup.distributed
-        names = list(inspect.signature(made).parameters)[1:]
-
-        @in_place_of(DistributedDataParallel, "__init__")
-        def init(wrapper: Any, *args: Any, **kwargs: Any) -> None:
-            made(wrapper, **{**dict(zip(names, args, strict=False)), **kwargs, **how.arguments})
-            if how.compression == "bfloat16":
-                compress(wrapper)
 
     # the model and its optimizer
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -346,32 +346,22 @@ def parse(spec: str) -> Script | Build:
     if is_launcher(words):
         return Script(spec, launcher_of(words))
     if first.startswith("python") and len(words) > 1:
-        return Script(spec, _interpreted(words))
+        options = takewhile(lambda word: word.startswith("-") and word not in ("-m", "-c"), words[1:])
+        deaf = next((option for option in options if option in _DEAF), None)
+        if deaf:
+            hint = f"leave {deaf} out while measuring"
+            raise UsageError(f"{words[0]} {deaf} ignores PYTHONPATH, by which autoopt listens", hint=hint)
+        found, own = shutil.which(words[0]), sys.executable
+        if found is None:
+            raise UsageError(f"there is no interpreter {words[0]!r}", hint=_EXAMPLE)
+        same = os.path.realpath(found) == os.path.realpath(own) and os.path.dirname(found) == os.path.dirname(own)
+        return Script(spec, (own if same and words[0] in ("python", "python3") else found, *words[1:]))
     if first in _LAUNCHERS:
         raise UsageError(
             f"{first} starts training processes of its own, in a way that cannot be asked for",
             hint=f"let torchrun or accelerate launch start the script, {_HINT}",
         )
     return Build(spec)
-
-
-def _interpreted(words: list[str]) -> tuple[str, ...]:
-    options = []
-    for word in words[1:]:
-        if not word.startswith("-") or word in ("-m", "-c"):
-            break
-        options.append(word)
-    deaf = next((option for option in options if option in _DEAF), None)
-    if deaf:
-        raise UsageError(
-            f"{words[0]} {deaf} ignores PYTHONPATH, by which autoopt listens", hint=f"leave {deaf} out while measuring"
-        )
-    found = shutil.which(words[0])
-    if found is None:
-        raise UsageError(f"there is no interpreter {words[0]!r}", hint=_EXAMPLE)
-    own = sys.executable
-    same = os.path.realpath(found) == os.path.realpath(own) and os.path.dirname(found) == os.path.dirname(own)
-    return (own if same and words[0] in ("python", "python3") else found, *words[1:])
 
 
 def _is_script(word: str) -> bool:

@@ -69,13 +69,9 @@ def model_place() -> Found | None:
     return user_place(last)
 
 
-def calls_module(frame: FrameType | None) -> FrameType | None:
-    """The user's frame that calls the module under way; None where a library's code does.
-
-    Args:
-        frame: within the call, before its ``forward``.
-    """
-    for each, _ in walk_stack(frame):
+def calls_module() -> FrameType | None:
+    """The user's frame that calls the module whose ``forward`` is about to begin; None where a library's code does."""
+    for each, _ in walk_stack(sys._getframe(1)):
         name = each.f_code.co_filename
         if not name.startswith(OWN) and not name.endswith(_MODULE):
             return each if is_users(name) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
@@ -59,7 +58,7 @@ class FrozenModules(Watcher):
 
     def frozen_called(self, module: nn.Module, args: Any, kwargs: Any, path: str = "") -> None:
         held = self._batch is not None and next(module.parameters(), None) is not None
-        frame = calls_module(sys._getframe(1)) if held else None
+        frame = calls_module() if held else None
         if frame is None:
             return
         place, name = place_of(frame), called_name(frame)
@@ -205,8 +204,7 @@ class KeepOutputs(Watcher):
                 self._keep(modules[path])
 
     def frozen_called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        frame = calls_module(sys._getframe(1))
-        known = isinstance(module._compiled_call_impl, Listening)
+        frame, known = calls_module(), isinstance(module._compiled_call_impl, Listening)
         if frame is not None and not known and f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}" in self._lines:
             self._keep(module)
 

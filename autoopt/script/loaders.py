@@ -410,9 +410,7 @@ def own_draws(seed: int) -> None:
     def around(plain: Any) -> Any:
         @functools.wraps(plain)
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
-            used = fetcher.__dict__.get("_autoopt_drawn")
-            if used is None:
-                used = fetcher._autoopt_drawn = _Used()
+            used = fetcher.__dict__.setdefault("_autoopt_drawn", _Used())
             if not used.generators or get_worker_info() is not None:
                 fetcher.fetch = functools.partial(plain, weakref.proxy(fetcher))  # from now on, by no way round
                 return plain(fetcher, possibly_batched_index)

@@ -246,24 +246,18 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
         if ast.unparse(test.left) == ast.unparse(loop.target):
             wanted = _value(test.comparators[0], frame)
             return sum(1 for each in value if isinstance(each, str | int) and each == wanted), False
-    return int(min(size, _broken_off(loop, frame))), isinstance(value, DataLoader)
+    counts = isinstance(loop.iter, ast.Call) and last_name(loop.iter) == "enumerate"
+    if counts and isinstance(loop.target, ast.Tuple):
+        for test, line in _conditions(loop):  # with the step in it, until one on the loop's own number ends it
+            bound = _bound(test, ast.unparse(loop.target.elts[0]), frame, stays=False)
+            if bound is not None:
+                size = min(size, bound + (frame.f_lineno <= (line or 0)))
+    return size, isinstance(value, DataLoader)
 
 
 def _size(value: Any) -> int | None:
     """The length of a range, a loader, a dataset, rows or a collection of Python's; None where nobody knows it."""
     return length_of(value) if isinstance(value, _SIZED) else None
-
-
-def _broken_off(loop: ast.For, frame: FrameType) -> float:
-    """How often the body runs, with the step in it, until a condition on the loop's own number ends it."""
-    counts = isinstance(loop.iter, ast.Call) and last_name(loop.iter) == "enumerate"
-    number = loop.target.elts[0] if counts and isinstance(loop.target, ast.Tuple) else None
-    found = [
-        bound + (frame.f_lineno <= (line or 0))
-        for test, line in _conditions(loop)
-        if number is not None and (bound := _bound(test, ast.unparse(number), frame, stays=False)) is not None
-    ]
-    return min(found, default=math.inf)
 
 
 def _value(node: ast.AST, frame: FrameType) -> Any:

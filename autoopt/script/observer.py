@@ -349,18 +349,16 @@ class Observer(Watcher):
         self._note(kind, user_place(), type(made).__name__)
 
     def _autocast(self, context: Any, *_: Any) -> None:
-        seen = self._note("autocast", user_place(), "autocast")
-        if seen is not None:
-            seen.options = {
-                "device": str(getattr(context, "device", "")),
-                "dtype": str(getattr(context, "fast_dtype", "")).removeprefix("torch."),
-                "enabled": bool(getattr(context, "_enabled", True)),
-            }
+        options: JsonDict = {
+            "device": str(getattr(context, "device", "")),
+            "dtype": str(getattr(context, "fast_dtype", "")).removeprefix("torch."),
+            "enabled": bool(getattr(context, "_enabled", True)),
+        }
+        self._note("autocast", user_place(), "autocast", options)
 
     def _compiles(self, call: str, *_: Any, **options: Any) -> None:
-        seen = self._note("compile", user_place(), call)
-        if seen is not None:
-            seen.options = plain_options({name: options[name] for name in ("mode", "dynamic") if name in options})
+        found = plain_options({name: options[name] for name in ("mode", "dynamic") if name in options})
+        self._note("compile", user_place(), call, found)
 
     def _waits(self, name: str, tensor: Any, *_: Any) -> None:
         if self.hooks.session.steps == 0 or not isinstance(tensor, torch.Tensor):
@@ -372,10 +370,8 @@ class Observer(Watcher):
             if seen is not None:
                 seen.count += 1
             return
-        seen = self._note("device_wait", user_place(), name) if is_users(frame.f_code.co_filename) else None
-        self._waited[key] = seen
-        if seen is not None:
-            seen.options = {"device": tensor.device.type}
+        found = user_place() if is_users(frame.f_code.co_filename) else None
+        self._waited[key] = self._note("device_wait", found, name, {"device": tensor.device.type})
 
     def _seed(self, *_: Any) -> None:
         self.seeded = self.seeded or user_place() is not None
@@ -393,7 +389,7 @@ class Observer(Watcher):
             # whether the call stands on these lines itself shows when it is looked for there
             self._note("trainer", Found(found.place, direct=True), name)
 
-    def _note(self, kind: SiteKind, found: Found | None, call: str) -> Seen | None:
+    def _note(self, kind: SiteKind, found: Found | None, call: str, options: JsonDict | None = None) -> Seen | None:
         if found is None:
             return None
         key = (kind, found.place.file, found.place.line, call)
@@ -401,6 +397,7 @@ class Observer(Watcher):
         if seen is None:
             seen = self._sites[key] = Seen(kind, found, call=call, name=call)
         seen.count += 1
+        seen.options = seen.options if options is None else options
         return seen
 
     def _use(self, seen: Seen | None, found: Found | None, through: tuple[Place, ...] = ()) -> None:

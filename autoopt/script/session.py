@@ -218,11 +218,6 @@ class Session:
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=False)
         self.timed = True
 
-    def hold(self, tensors: Any) -> None:
-        """Tensors that are on the device already, such as parameters."""
-        if self.timed and self.device.tensors is not None:
-            self.device.tensors.add(tensors)
-
     def data_begin(self, *, opens: bool = False) -> None:
         """Args: opens: a loader is asked for an iterator, and not for a batch of one."""
         self.between_steps()

@@ -261,17 +261,14 @@ def held_evaluations(training: Any, count: int, seconds: float, stage: str) -> H
     if other:
         read = saves.read()
         return HeldEvaluations(seconds=times, metric=SAVED if read is not None else None, value=read, why=why)
-    reported = held.metric_found(goal, None)
+    reported, digits = held.metric_found(goal, None), None
+    if reported:  # decimals of the shortest text that gives it
+        digits = len(repr(reported[1]).partition("e")[0].partition(".")[2].rstrip("0"))
     return HeldEvaluations(
         seconds=times,
         samples=sum(each.samples for each in made if each.step == made[0].step) or None,
         metric=reported[0] if reported else None,
         value=reported[1] if reported and not held.others else None,
-        digits=decimals(reported[1]) if reported else None,
+        digits=digits,
         why=why,
     )
-
-
-def decimals(value: float) -> int:
-    """Decimals with which a number was reported, by the shortest text that gives it."""
-    return len(repr(value).partition("e")[0].partition(".")[2].rstrip("0"))

@@ -231,7 +231,8 @@ class TorchHooks:
         if not self.session.timed:
             self.session.train_on(next(p for p in module.parameters() if p.requires_grad).device)
         self.roots.append(module)
-        self.session.hold(list(module.parameters()))
+        if self.session.device.tensors is not None:
+            self.session.device.tensors.add(list(module.parameters()))
         with self.session.stands():  # what is made for it is not the script's
             for watcher in self.watchers:
                 watcher.root_found(module)

@@ -103,8 +103,17 @@ def _overlay(folders: list[str], scratch: Path, shared: list[str]) -> None:
         kept = {path: os.open(path, os.O_PATH) for path in shared if path.startswith(within)}
         mounted = [path for path, _ in _mounts() if path.startswith(within)]
         below = {path: os.open(path, os.O_PATH) for path in mounted if path not in kept}
-        upper, work = _layers(libc, scratch, number)
-        layers = f"lowerdir={_escaped(folder)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
+        # what is written: on a file system that cannot hold the layers of an overlay (itself one), in memory
+        place = scratch / f"view-{number}"
+        place.mkdir()
+        around = [(where, kind) for where, kind in _mounts() if (str(place) + "/").startswith(where.rstrip("/") + "/")]
+        kind = max(reversed(around), key=lambda mount: len(mount[0]), default=("", ""))[1]
+        if kind in ("overlay", "nfs", "nfs4", "cifs", "9p"):
+            _mount(libc, "tmpfs", str(place), "tmpfs", 0)
+        for part in ("upper", "work"):
+            (place / part).mkdir()
+        upper, work = _escaped(str(place / "upper")), _escaped(str(place / "work"))
+        layers = f"lowerdir={_escaped(folder)},upperdir={upper},workdir={work}"
         try:
             _mount(libc, "overlay", folder, "overlay", 0, f"{layers},userxattr")
         except OSError:
@@ -114,20 +123,6 @@ def _overlay(folders: list[str], scratch: Path, shared: list[str]) -> None:
             if path in below:
                 _mount(libc, None, path, None, _BIND | _REMOUNT | _READ_ONLY)
             os.close(descriptor)
-
-
-def _layers(libc: ctypes.CDLL, scratch: Path, number: int) -> tuple[str, str]:
-    """Folders for what is written. On a file system that cannot hold them (itself an overlay), in memory."""
-    place = scratch / f"view-{number}"
-    place.mkdir()
-    around = [(where, kind) for where, kind in _mounts() if (str(place) + "/").startswith(where.rstrip("/") + "/")]
-    kind = max(reversed(around), key=lambda mount: len(mount[0]), default=("", ""))[1]
-    if kind in ("overlay", "nfs", "nfs4", "cifs", "9p"):
-        _mount(libc, "tmpfs", str(place), "tmpfs", 0)
-    upper, work = place / "upper", place / "work"
-    upper.mkdir()
-    work.mkdir()
-    return str(upper), str(work)
 
 
 def _mounts() -> list[tuple[str, str]]:

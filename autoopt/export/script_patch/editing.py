@@ -82,11 +82,9 @@ class Edits:
             held.update({node: copy(value) for node, value in held.items()})
         return kept
 
-    def argument(
-        self, call: cst.Call, name: str, value: cst.BaseExpression | None, positions: Sequence[str] = ()
-    ) -> None:
+    def argument(self, call: cst.Call, name: str, text: str | None, positions: Sequence[str] = ()) -> None:
         """Sets an argument of a call, in its place where it stands there already; None takes it out."""
-        self.arguments[call][name] = value, positions
+        self.arguments[call][name] = None if text is None else self.expression(text), positions
 
     def replace(self, node: cst.CSTNode, text: str, on_behalf: cst.CSTNode | None = None) -> None:
         """Puts another expression in the place of one.

@@ -234,14 +234,12 @@ class Placing:
             there = named.get(name)
             if there is not None and there.keyword is not None and name in unset:
                 edits.argument(call, name, None)
-            elif there is not None and callable(arguments[name]):
-                edits.argument(call, name, cst.parse_expression(text), positions)
-            elif there is not None:
+            elif there is not None and not callable(arguments[name]):
                 self.set_where_made(call, there, name, text, site, positions)
-            elif rest is not None:
-                edits.merged[rest][name] = cst.parse_expression(text)  # whether or not it holds the key already
+            elif there is None and rest is not None:
+                edits.merged[rest][name] = edits.expression(text)  # whether or not it holds the key already
             else:
-                edits.argument(call, name, cst.parse_expression(text), positions)
+                edits.argument(call, name, text, positions)
 
     def _call(self, source: Source, site: Site) -> cst.Call:
         """The call that made what a site is of; of an optimizer the line may pick the class as it runs."""
@@ -285,7 +283,7 @@ class Placing:
             source, made, self.users, [self._call(source, each) for each in evaluations]
         )
         if training_too or (made.configured is None and made.node is there.value):
-            edits.argument(call, name, cst.parse_expression(text), positions)
+            edits.argument(call, name, text, positions)
         else:
             self.change(made, text, there)
         self._note(made.note)
@@ -384,7 +382,7 @@ class Placing:
         for part in edit.parts:
             self.import_part(source, part)
         text = edit.lines[0].replace(f"{{{edit.at.removeprefix('training_')}}}", code)
-        edits.argument(call, name, cst.parse_expression(text), positions)
+        edits.argument(call, name, text, positions)
 
     def import_part(self, source: Source, part: str) -> str:
         """Makes sure that a class or function stands in the file next to the script, and that a file imports it."""
@@ -422,7 +420,7 @@ class Placing:
                     if names & {name.value for name in source.all_of(cst.Name, call.func.value)}:
                         moved = True
                         for name, value in edit.arguments.items():
-                            edits.argument(call, name, cst.parse_expression(self._text(source, value)))
+                            edits.argument(call, name, self._text(source, value))
         if not moved:
             raise NoHonestEditError("no line of the loop over the loader moves its batch to the device")
 

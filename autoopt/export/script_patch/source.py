@@ -113,13 +113,8 @@ class Source:
             others = {id(node) for node in named}
             named = [node for node in named if not any(id(each) in others for each in self.above(node))]
         if len(named) > 1 and isinstance(place, Site) and place.end_column is not None:
-            # columns of the interpreter are in bytes
-            ends = {id(node): self.lines(node).end for node in named}
-            named = [
-                node
-                for node in named
-                if len(self.text[ends[id(node)].line - 1][: ends[id(node)].column].encode()) == place.end_column
-            ]
+            ends = ((node, self.lines(node).end) for node in named)  # columns of the interpreter are in bytes
+            named = [n for n, e in ends if len(self.text[e.line - 1][: e.column].encode()) == place.end_column]
         if len(named) != 1:
             what = f"{len(named)} calls of {called or 'anything'}"
             raise NoHonestEditError(f"{self.name}:{place.line} has {what} on its lines")

@@ -64,7 +64,7 @@ def _turn_on(placing: Placing, precision: Precision, device: str) -> None:
         raise by_hand
     placing.set_where_made(call, enabled, "enabled", "True", site, positions)
     if other:
-        edits.argument(call, "dtype", cst.parse_expression(f"{name}.{dtype}"), positions)
+        edits.argument(call, "dtype", f"{name}.{dtype}", positions)
 
 
 Way = tuple[Place, ...]
@@ -382,9 +382,6 @@ class _Lines:
                 made |= {node.value for node in source.all_of(cst.Name, each)}
         scope, loop = source.scope(self._back.statement), self._loop()
         end = source.lines(loop).end.line if loop is not None else self._end
-        outside_nodes = [
-            n for n in source.variables(scope) if not self._begin <= source.lines(n).start.line <= self._end
-        ]
         set_elsewhere = {
             node.value
             for each in source.all_of(cst.Assign, scope)
@@ -392,7 +389,8 @@ class _Lines:
             for target in targets_of(each)
             for node in source.all_of(cst.Name, target)
         }
-        below = ((node.value, source.lines(node).start.line) for node in outside_nodes if node.value in made)
+        read = [node for node in source.variables(scope) if node.value in made]
+        below = ((node.value, source.lines(node).start.line) for node in read)
         return {name for name, line in below if line > self._end and (line <= end or name not in set_elsewhere)}
 
 
@@ -436,7 +434,13 @@ def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
         counting = [each for each in (*moduli, *_divisors(source, scope)) if source.code(each) == value.value]
     for expression in counting:
         _write_count(placing, source, expression, now, count)
-    logged = _read_below(source, back, divisors)
+    # what was divided, and is read below its backward pass
+    assigned = [each for divisor in divisors for each in source.above(divisor)]
+    targets = [target for each in assigned if isinstance(each, cst.Assign) for target in targets_of(each)]
+    targets += [each.target for each in assigned if isinstance(each, cst.AugAssign)]
+    held = {target.value for target in targets if isinstance(target, cst.Name)}
+    names, end = source.variables(source.scope(back)), source.lines(back).end.line
+    logged = held & {each.value for each in names if source.lines(each).start.line > end}
     if logged:
         text = f"{', '.join(sorted(logged))} is divided by {count}, no longer by {now}"
         placing.notes.append(f"{text}, where it is read after its backward pass, as in logs")
@@ -460,16 +464,6 @@ def _write_count(placing: Placing, source: Source, value: cst.BaseExpression, no
         for each in read:
             placing.edits(source.name).replace(each, str(count), value)
         placing.notes.append(f"{reason}; {count} stands in its place")
-
-
-def _read_below(source: Source, back: cst.Call, divisors: list[cst.BaseExpression]) -> set[str]:
-    """Variables that hold what was divided, and that the function reads below its backward pass."""
-    assigned = [each for divisor in divisors for each in source.above(divisor)]
-    targets = [target for each in assigned if isinstance(each, cst.Assign) for target in targets_of(each)]
-    targets += [each.target for each in assigned if isinstance(each, cst.AugAssign)]
-    held = {target.value for target in targets if isinstance(target, cst.Name)}
-    names, end = source.variables(source.scope(back)), source.lines(back).end.line
-    return {each.value for each in names if source.lines(each).start.line > end} & held
 
 
 def _counted(source: Source, step: Site) -> cst.BaseExpression | None:

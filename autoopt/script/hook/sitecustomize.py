@@ -52,14 +52,11 @@ def _make_way(keep: bool) -> None:
         keep: the environment is for the processes that this one starts.
     """
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
-    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [folder for folder in folders if os.path.abspath(folder or ".") != _HERE]
-    if keep:
-        pass
-    elif os.environ.pop("AUTOOPT_SCRIPT_PATH_WAS_UNSET", None) is not None:
-        os.environ.pop("PYTHONPATH", None)
-    else:
-        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    if not keep:
+        folders = os.environ.pop("PYTHONPATH", "").split(os.pathsep)
+        if os.environ.pop("AUTOOPT_SCRIPT_PATH_WAS_UNSET", None) is None:
+            kept = [folder for folder in folders if os.path.abspath(folder or ".") != _HERE]
+            os.environ["PYTHONPATH"] = os.pathsep.join(kept)
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
