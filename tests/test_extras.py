@@ -17,7 +17,7 @@ from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options
 from autoopt.running.baseline_spec import check_command
 from autoopt.script.command import Build
-from autoopt.trial.remote.ray_cluster import RayCluster
+from autoopt.trial.remote.launcher import RayCluster
 from autoopt_model.lora import Lora
 
 ROOT = Path(__file__).parents[1]

@@ -1,6 +1,7 @@
 """Fingerprints of a training: digests of its batches, and sampled coordinates of its weights and gradients.
 
-Two processes that train the same give the same fingerprints; whole weights and gradients never leave a process.
+Two processes that train the same give the same fingerprints; whole gradients never leave a process, and whole weights
+only as files of its start, middle and end.
 Augmentation draws from the generators of whichever process reads a sample, so that its draws change with the number of
 workers: where two plans are compared sample by sample, they are made to depend on the indices instead.
 """
@@ -13,6 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,15 +27,17 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from autoopt.benchmark.contents import PLAIN, Leaf, array_of, leaves, samples_of, tensors
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.loader import Shielded
 from autoopt.benchmark.seeding import kept_modes, kept_random_state, mix, seed_everything
+from autoopt.records.messages import Moved
 
 Array = NDArray[np.float32]
 
 MOST_COORDINATES, LEAST_PER_TENSOR = 16384, 16
 """Sampled coordinates of all parameters together, and of a small one: a squared length is then known to 1 %."""
 
-_APART = object()
+_UNLIKE = object()
 
 
 def digest(batch: Any, *, whole_numbers: bool = False) -> str:
@@ -139,7 +143,7 @@ def step_digest(group: list[Any], *, whole_numbers: bool = False) -> str:
     alike = len({tuple(path for path, _ in one) for one in found}) == 1
     columns = zip(*found, strict=True) if alike else ()
     joined = [(column[0][0], _join([leaf for _, leaf in column])) for column in columns]
-    if joined and all(part is not _APART for _, part in joined):
+    if joined and all(part is not _UNLIKE for _, part in joined):
         return _hash(joined, whole_numbers)
     return "".join(digest(batch, whole_numbers=whole_numbers) for batch in group)
 
@@ -149,9 +153,9 @@ def _join(parts: list[Any]) -> Any:
     first = parts[0]
     if not isinstance(first, torch.Tensor):
         own = _bytes_of(first)
-        return first if own is not None and all(_bytes_of(part) == own for part in parts) else _APART
+        return first if own is not None and all(_bytes_of(part) == own for part in parts) else _UNLIKE
     if any(not _dense(part) or not part.dim() or part.shape[1:] != first.shape[1:] for part in parts):
-        return _APART
+        return _UNLIKE
     return torch.cat([part.detach() for part in parts])
 
 
@@ -437,3 +441,87 @@ def _same(one: Any, other: Any) -> bool:
         return bool(one == other)
     except (TypeError, ValueError, RuntimeError):
         return False
+
+
+APART = 0.1
+"""Share of the training from its start and its end, from which on weights between are others than at those."""
+
+
+class KeptWeights:
+    """Writes a training's weights at its start, after its evaluations 1, 2, 4, 8 ..., and at its end."""
+
+    def __init__(self, training: LiveTraining, directory: str) -> None:
+        self._training, self._directory = training, Path(directory)
+        size = sum(value.numel() * value.element_size() for value in training.model.state_dict().values())
+        # writing a larger model's weights would take longer than what is learnt there
+        self._wanted = size <= 4 * 2**30 and training.setup.distributed.fully_sharded is None
+        self._steps: list[int] = []
+        if self._wanted:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._keep()
+
+    def evaluated(self, evaluations: int) -> None:
+        """Called after each evaluation; keeps where their number is a power of two."""
+        if self._wanted and evaluations & (evaluations - 1) == 0:
+            self._keep()
+
+    def _keep(self) -> None:
+        step = self._training.steps
+        if step in self._steps:
+            return
+        torch.save(self._training.model.state_dict(), self._file(step))
+        self._steps.append(step)
+
+    def _file(self, step: int) -> Path:
+        return self._directory / f"step-{step}.pt"
+
+    def files(self) -> tuple[str, ...]:
+        """Those of start, middle and end, as far as they are not the same; the others are removed."""
+        if not self._wanted:
+            return ()
+        self._keep()
+        first, last = self._steps[0], self._steps[-1]
+        middle = min(self._steps, key=lambda step: abs(step - (first + last) / 2))
+        apart = min(middle - first, last - middle) >= APART * (last - first)
+        kept = {first, middle, last} if apart else {first, last}
+        for step in self._steps:
+            if step not in kept:
+                self._file(step).unlink(missing_ok=True)
+        self._steps = sorted(kept)
+        return tuple(str(self._file(step)) for step in self._steps)
+
+
+class Movement:
+    """Reads sampled elements of every parameter, between steps and off the clock.
+
+    Parameters that are spread over processes are not examined: no element of them is here for sure.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._here = not any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+        self.moves: list[Moved] = []
+        if not self._here:
+            return
+        self._coordinates = Coordinates(model)
+        self._tensor = np.repeat(np.arange(len(self._coordinates.counts)), self._coordinates.counts)
+        self._before, self._step = self._coordinates.weights(), 0
+
+    def look(self, step: int) -> None:
+        """Notes which parameters have moved since the last look; ``step``: optimizer steps so far."""
+        if not self._here or step <= self._step:
+            return
+        now, count = self._coordinates.weights(), len(self._coordinates.counts)
+        moved = np.bincount(self._tensor, now != self._before, count)
+        still = np.flatnonzero(moved == 0).tolist()
+        slow = 2 * moved <= np.array(self._coordinates.counts)
+        self.moves.append(
+            Moved(
+                first_step=self._step,
+                step=step,
+                parameters=count,
+                still=tuple(still),
+                names=tuple(self._coordinates.names[index] for index in still),
+                slow=tuple(np.flatnonzero(slow).tolist()),
+            )
+        )
+        self._before, self._step = now, step

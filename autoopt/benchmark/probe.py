@@ -25,13 +25,13 @@ from autoopt.benchmark.fingerprint import (
     Array,
     Buffers,
     Coordinates,
+    KeptWeights,
     dropouts,
     sample_keys,
     step_digest,
     unhashed,
     without_draws,
 )
-from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import disturb, mix, seed_everything
 from autoopt.errors import TrialFailed, WorkloadError

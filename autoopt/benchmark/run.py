@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import mean_losses, most, slowest_steps, total, without_waiting
-from autoopt.benchmark.kept_weights import KeptWeights, Movement
+from autoopt.benchmark.fingerprint import KeptWeights, Movement
 from autoopt.benchmark.live import Printed, Stretch
 from autoopt.benchmark.steady import excess
 from autoopt.benchmark.trial_context import TrialContext

@@ -30,8 +30,7 @@ from autoopt.search.compare.comparison import Comparison, Rule, most
 from autoopt.search.compare.contest import Contest
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.storage.account import Entry, table
-from autoopt.storage.journal import now
+from autoopt.storage.journal import Entry, now, table
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
 

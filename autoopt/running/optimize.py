@@ -32,9 +32,9 @@ from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.storage.account import entries, summary, table
 from autoopt.storage.fingerprint import fingerprint
 from autoopt.storage.interrupts import Interrupts
+from autoopt.storage.journal import entries, summary, table
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory, compiler_cache_of
 from autoopt.trial.parent import Launcher
@@ -264,6 +264,6 @@ def launcher_of(options: Options, directory: RunDirectory) -> Launcher | RemoteL
     name, _, address = options.executor.partition("://")
     if name == "local":
         return Launcher(compiler_cache=directory.compiler_cache)
-    from autoopt.trial.remote.ray_cluster import RayCluster
+    from autoopt.trial.remote.launcher import RayCluster
 
     return RemoteLauncher(RayCluster(f"ray://{address}" if address else None), str(directory.path.resolve()))

@@ -21,8 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from autoopt.benchmark.contents import LEAST_WIDTH, PLAIN, leaves
 from autoopt.benchmark.distributed.group import mean_losses
-from autoopt.benchmark.fingerprint import Array, SampleDigest, digests, has_fractions, without_draws
-from autoopt.benchmark.kept_weights import KeptWeights
+from autoopt.benchmark.fingerprint import Array, KeptWeights, SampleDigest, digests, has_fractions, without_draws
 from autoopt.benchmark.probe import (
     BEFORE_END,
     DRAWN,

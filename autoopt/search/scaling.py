@@ -10,7 +10,7 @@ from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.simplify.forecast import forecasts
+from autoopt.simplify.pipeline import forecasts
 
 UNTIL_ERROR = 0.02
 """Standard error of a ratio at which a point is known well enough."""

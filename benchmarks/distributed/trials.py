@@ -40,7 +40,7 @@ def places(executor: str, count: int, folder: Path) -> Iterator[tuple[Place, ...
         with Launcher(live=LIVE) as local:
             yield places_of(local, count, 1, "cpu", cores=count)
         return
-    from autoopt.trial.remote.ray_cluster import RayCluster
+    from autoopt.trial.remote.launcher import RayCluster
 
     ray: Any = importlib.import_module("ray")
     ray.init(num_cpus=count, num_gpus=count, include_dashboard=False, log_to_driver=False, configure_logging=False)

@@ -27,7 +27,7 @@ from autoopt.options import Options
 from autoopt.records import Environment, Estimate
 from autoopt.records.latency import Judged, Latency, Served
 from autoopt.records.messages import Block
-from autoopt.storage.account import table
+from autoopt.storage.journal import table
 from autoopt_reports import latency as reported
 
 

@@ -7,7 +7,7 @@ import pytest
 from autoopt.records import Plan, Resource, Round, Simulation, Stage
 from autoopt.records.distributed import Communication, ScalingForecast, Spread
 from autoopt.simplify.analyse import communication
-from autoopt.simplify.forecast import forecasts, sending
+from autoopt.simplify.pipeline import forecasts, sending
 
 FORWARD, BACKWARD, UPDATE = 0.04, 0.08, 0.01
 HOP, BANDWIDTH, GRADIENTS = 1e-4, 2e9, 40_000_000

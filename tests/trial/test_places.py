@@ -20,8 +20,7 @@ from autoopt.search.parallel import Neighbours, ParallelRace, sharing_of
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher, trial_environment
 from autoopt.trial.places import Workers, places_of
-from autoopt.trial.remote.launcher import RemoteLauncher
-from autoopt.trial.remote.ray_cluster import RayCluster
+from autoopt.trial.remote.launcher import RayCluster, RemoteLauncher
 
 WORKLOADS = Path(__file__).parent.parent / "workloads"
 

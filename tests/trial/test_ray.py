@@ -17,8 +17,7 @@ from autoopt.records.protocol import TrialSpec
 from autoopt.script.command import Build
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
-from autoopt.trial.remote.launcher import RemoteLauncher, RemoteTrial
-from autoopt.trial.remote.ray_cluster import RayCluster
+from autoopt.trial.remote.launcher import RayCluster, RemoteLauncher, RemoteTrial
 from tests.script.test_launched import in_two
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -143,10 +142,10 @@ def test_a_whole_run_loses_its_machines_and_is_resumed(tmp_path: Path, monkeypat
     from autoopt.api import optimize_run
     from autoopt.options import make_options
     from autoopt.running.optimize import resume_run
-    from autoopt.trial.remote import ray_cluster
+    from autoopt.trial.remote import launcher
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ray_cluster, "PLACE_SECONDS", 8.0)
+    monkeypatch.setattr(launcher, "PLACE_SECONDS", 8.0)
     two = Two()
     monkeypatch.setenv("RAY_ADDRESS", two.cluster.address)
     killed: list[Any] = []

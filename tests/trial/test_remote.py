@@ -10,8 +10,7 @@ import pytest
 
 from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed, WorkloadError
 from autoopt.records.protocol import ScriptSpec, TrialSpec
-from autoopt.trial.remote.launcher import RemoteLauncher
-from autoopt.trial.remote.ray_cluster import _here, as_users, bundle_of
+from autoopt.trial.remote.launcher import RemoteLauncher, _here, as_users, bundle_of
 
 SPEC = TrialSpec(workload="m:build")
 
