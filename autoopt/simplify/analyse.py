@@ -93,24 +93,27 @@ def analyse(
     """
     timings, parts = normalized_to_running(timings), parts or RunParts()
     step = block.seconds / max(block.steps, 1)
-    simulation = _simulation(timings)
     ceilings = stage_ceilings(timings, peaks)
     stages = tuple(_with_gap(stage, ceilings.get(stage.name)) for stage in _stages(timings, block))
     if sent is not None:
         stages = (*stages, communication(sent))
     stages = (*stages, *_starts(parts, block))
     length_known = parts.steps and parts.step_seconds is not None
+    present = {stage.name for stage in stages}
+    main = [name for name in STEP if name in present]  # each precedes the next of those that this workload has
+    before = [(name, main[0]) for name in ("start", "epoch") if main and name in present]
+    after = [(main[-1], name) for name in ("evaluate", "checkpoint") if main and name in present]
     round_ = Round(
         index=index,
         plan=plan,
         step_seconds=step,
         stages=stages,
-        edges=_edges(stages),
+        edges=(*itertools.pairwise(main), *before, *after),
         operators=tuple(
             one.model_copy(update={"ceiling_seconds": operator_ceiling(one, peaks, timings.allowed_precisions)})
             for one in timings.operators
         ),
-        simulation=simulation,
+        simulation=_simulation(timings),
         whole_run=whole_run_seconds(parts) if length_known else None,
         notes=(*timings.notes, *timings.inputs.notes),
         own=own,
@@ -153,15 +156,20 @@ def _stages(timings: StageTimings, block: Block) -> list[Stage]:
     """The stages in their order, seconds per optimizer step; an exposed time where the running system has it."""
     micro = timings.accumulation
     found = _input_stages(timings, block)
-    plain: list[tuple[str, Resource, Timing | float | None, float]] = [
+    host = _host(timings)
+    plain: list[tuple[str, Resource, Timing | None, float]] = [
         ("pin", Resource.HOST, timings.pin if timings.pin_memory else None, micro),
         ("copy", Resource.LINK, timings.transfer, micro),
         ("forward", Resource.DEVICE, timings.forward, micro),
         ("backward", Resource.DEVICE, timings.backward, micro),
         ("optimizer", Resource.DEVICE, timings.optimizer, 1),
-        ("host", Resource.HOST, _host(timings), 1),
+        ("host", Resource.HOST, None if host is None else Timing(seconds=host), 1),
     ]
-    found += [_stage(name, resource, value, times) for name, resource, value, times in plain if value is not None]
+    found += [
+        Stage(name=name, resource=resource, seconds=max(0.0, timing.seconds) * times)
+        for name, resource, timing, times in plain
+        if timing is not None
+    ]
     between = (
         ("evaluate", Resource.DEVICE, timings.evaluate, timings.evaluate_every),
         ("checkpoint", Resource.HOST, timings.checkpoint, timings.checkpoint_every),
@@ -169,16 +177,25 @@ def _stages(timings: StageTimings, block: Block) -> list[Stage]:
     for name, resource, timing, every in between:  # what interrupts training, as seconds for each step
         if timing and every:
             note = f"between steps: {timing.seconds:.3g} s once in {every} of them"
-            found.append(_stage(name, resource, timing, 1 / every).model_copy(update={"note": note}))
+            found.append(Stage(name=name, resource=resource, seconds=max(0.0, timing.seconds) * (1 / every), note=note))
     found = [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
-    share = timings.padding
-    if share is not None and share >= 0.005:  # of what is computed on batches
-        padded = {"note": f"{share:.0%} of its elements are padding"}
+    if timings.padding is not None and timings.padding >= 0.005:  # of what is computed on batches
+        padded = {"note": f"{timings.padding:.0%} of its elements are padding"}
         found = [s.model_copy(update=padded) if s.name in ("copy", "forward", "backward") else s for s in found]
-    reported = block.stage_seconds
-    by_stage = sum(reported.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
-    # a running step that is replayed as one says nothing of its stages
-    return _as_one(found, timings) if reported.get("whole", 0.0) > by_stage else found
+    by_stage = sum(block.stage_seconds.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
+    if block.stage_seconds.get("whole", 0.0) <= by_stage:
+        return found
+    # a running step that is replayed as one says nothing of its stages; alone, launched one by one, they take longer
+    parts = [stage for stage in found if stage.resource is Resource.DEVICE and stage.name in _EXPOSED]
+    alone = sum(stage.seconds for stage in parts)
+    share = min(1.0, timings.compute.seconds / alone) if timings.compute is not None and alone > 0 else 1.0
+    note = "within a step that is replayed as a whole: its share of that step, by what it takes alone"
+    return [
+        stage.model_copy(update={"exposed_seconds": None, "note": note, "seconds": stage.seconds * share})
+        if stage in parts
+        else stage
+        for stage in found
+    ]
 
 
 def communication(sent: Communication) -> Stage:
@@ -202,19 +219,6 @@ def communication(sent: Communication) -> Stage:
     return _with_gap(stage, sent.gradient_bytes / peak if peak else None)
 
 
-def _as_one(stages: list[Stage], timings: StageTimings) -> list[Stage]:
-    """Stages of a step that is replayed: alone, launched one by one, they take longer than they do within it."""
-    parts = [stage for stage in stages if stage.resource is Resource.DEVICE and stage.name in _EXPOSED]
-    alone = sum(stage.seconds for stage in parts)
-    share = min(1.0, timings.compute.seconds / alone) if timings.compute is not None and alone > 0 else 1.0
-    note = "within a step that is replayed as a whole: its share of that step, by what it takes alone"
-    changed = {"exposed_seconds": None, "note": note}
-    return [
-        stage.model_copy(update={**changed, "seconds": stage.seconds * share}) if stage in parts else stage
-        for stage in stages
-    ]
-
-
 def _input_stages(timings: StageTimings, block: Block) -> list[Stage]:
     """Input stages by the seconds of a sample; of a script without a loader by what passes between its steps."""
     inputs, samples, found = timings.inputs, timings.batch_size * timings.accumulation, list[Stage]()
@@ -225,19 +229,13 @@ def _input_stages(timings: StageTimings, block: Block) -> list[Stage]:
         found.append(Stage(name="preparation", resource=side, seconds=between, note=note))
     if inputs.sample:
         wait = inputs.sample.wait_seconds or 0.0
-        cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds
-        cpu = min(cpu, max(inputs.sample.seconds - wait, 0.0)) if wait else cpu
+        cpu = min(inputs.sample.cpu, max(inputs.sample.seconds - wait, 0.0)) if wait else inputs.sample.cpu
         found.append(Stage(name="storage", resource=Resource.STORAGE, seconds=wait * samples / lanes, parallel=lanes))
         found.append(Stage(name="preparation", resource=side, seconds=cpu * samples / lanes, parallel=lanes))
     if inputs.collate:
         seconds = _cpu(inputs.collate) * timings.accumulation / lanes
         found.append(Stage(name="collate", resource=side, seconds=seconds, parallel=lanes))
     return found
-
-
-def _stage(name: str, resource: Resource, value: Timing | float, times: float) -> Stage:
-    seconds = value.seconds if isinstance(value, Timing) else value
-    return Stage(name=name, resource=resource, seconds=max(0.0, seconds) * times)
 
 
 def _starts(parts: RunParts, block: Block) -> list[Stage]:
@@ -262,16 +260,18 @@ def _host(timings: StageTimings) -> float | None:
     inputs, loader = timings.inputs, 0.0
     if timings.device != "cpu" and timings.issue is not None:
         return timings.issue.seconds
+    if timings.host is None:
+        return None
     if not timings.workers and inputs.loader and inputs.sample and inputs.collate:
         # a loader's Python is the training process's: its batches beyond samples and collate
         extra = _cpu(inputs.loader) - _cpu(inputs.sample) * timings.batch_size - _cpu(inputs.collate)
         loader = max(0.0, extra) * timings.accumulation * timings.cold_ratio
-    return None if timings.host is None else timings.host.seconds + loader
+    return timings.host.seconds + loader
 
 
 def _cpu(timing: Timing) -> float:
     """CPU seconds, which a busy machine changes less than the clock's."""
-    return timing.seconds if timing.cpu_seconds is None else min(timing.cpu_seconds, timing.seconds)
+    return min(timing.cpu, timing.seconds)
 
 
 def _exposed(stage: Stage, block: Block, stages: list[Stage]) -> float | None:
@@ -301,15 +301,6 @@ def _with_gap(stage: Stage, ceiling: float | None) -> Stage:
         ceiling = stage.seconds
     gap = stage.seconds / ceiling if ceiling > 0 else None
     return stage.model_copy(update={"ceiling_seconds": ceiling, "gap": gap, "note": note})
-
-
-def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
-    """Must-precede, bridged over stages that this workload does not have."""
-    present = {stage.name for stage in stages}
-    main = [name for name in STEP if name in present]
-    before = ((name, main[0]) for name in ("start", "epoch") if main and name in present)
-    after = ((main[-1], name) for name in ("evaluate", "checkpoint") if main and name in present)
-    return (*itertools.pairwise(main), *before, *after)
 
 
 def _simulation(timings: StageTimings) -> Simulation:

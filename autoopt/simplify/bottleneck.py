@@ -34,8 +34,7 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     host = peaks.host_bandwidth(timings.device, timings.batch_bytes or None)
     batches = timings.batch_bytes * timings.accumulation
     if inputs.sample:
-        cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds
-        found["preparation"] = cpu * samples / timings.cores
+        found["preparation"] = inputs.sample.cpu * samples / timings.cores
         # a storage answers so many requests at once in the time of one, about
         found["storage"] = (inputs.sample.wait_seconds or 0.0) * samples / 32
     if host:
@@ -135,19 +134,21 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
     """The kind of bottleneck: what would have to be more for the stage to be faster."""
     if name is None:
         return None
-    known = pipeline.round.simulation or Simulation()
-    if name == "host" and known.device != "cpu":
-        # the rest of what the training process needs to issue a step is Python
-        launching = (known.launches or 0) * known.accumulation * (peaks.launch_seconds or 0.0)
-        stage = pipeline.stage("host")
-        if stage is not None and launching >= 0.5 * stage.seconds:
-            return "launch overhead"
+    known, host = pipeline.round.simulation or Simulation(), pipeline.stage("host")
+    launches, each = (known.launches or 0) * known.accumulation, peaks.launch_seconds or 0.0
+    # the rest of what the training process needs to issue a step is Python
+    if name == "host" and known.device != "cpu" and host is not None and launches * each >= 0.5 * host.seconds:
+        return "launch overhead"
     if name in _CLASS:
         return _CLASS[name]
     # from there on the allocator gives memory back and asks for it again
     if known.memory_used and known.memory_used > 0.95:
         return "memory capacity"
-    if _launch_bound(pipeline, known, peaks):
+    both = sum(stage.seconds for stage in pipeline.stages if stage.name in ("forward", "backward"))
+    issuing = host.seconds if known.device != "cpu" and host is not None else 0.0
+    # on the CPU an operator with autograd costs several bare dispatches before it has done anything: with more launches
+    # in that time, issuing them sets the speed
+    if launches and each and (issuing >= both if issuing else both / launches < 6 * each):
         return "launch overhead"
     operators = pipeline.round.operators
     total = sum(operator.seconds for operator in operators)
@@ -155,22 +156,6 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
     if total and moving > 0.5 * total:
         return "memory bandwidth"
     return "compute"
-
-
-def _launch_bound(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:
-    """Whether an operator of forward and backward takes little more than dispatching one that does nothing.
-
-    On the CPU an operator with autograd costs several bare dispatches before it has done anything.
-    """
-    both = sum(stage.seconds for stage in pipeline.stages if stage.name in ("forward", "backward"))
-    launches = (known.launches or 0) * known.accumulation
-    if not launches or not peaks.launch_seconds:
-        return False
-    host = pipeline.stage("host")
-    if known.device != "cpu" and host is not None and host.seconds:
-        return host.seconds >= both
-    # with more launches in that time, issuing them sets the speed
-    return both / launches < 6 * peaks.launch_seconds
 
 
 def deeper_chain(pipeline: Pipeline, name: str | None, timings: StageTimings) -> tuple[Deeper, ...]:
@@ -185,7 +170,20 @@ def deeper_chain(pipeline: Pipeline, name: str | None, timings: StageTimings) ->
         ceiling_seconds=stage.ceiling_seconds,
         gap=stage.gap,
     )
-    below = _below(pipeline, stage, timings)
+    samples, inputs = timings.batch_size * timings.accumulation / stage.parallel, timings.inputs
+    below: tuple[Deeper, ...]
+    if stage.name in ("storage", "preparation"):
+        below = scaled(inputs.waiting if stage.name == "storage" else inputs.deeper, samples)
+    elif stage.name == "collate":
+        below = scaled(inputs.collating, timings.accumulation / stage.parallel)
+    elif stage.name in ("forward", "backward"):
+        chain = scaled(timings.deeper.get(stage.name, ()), timings.accumulation)
+        modules, lines = ([item for item in chain if item.kind == kind] for kind in ("module", "line"))
+        below = (*modules, *_operator(pipeline, stage), *lines)
+    elif stage.name == "evaluate":
+        below = scaled(timings.deeper.get("evaluate", ()), 1 / (timings.evaluate_every or 1))
+    else:
+        below = timings.deeper.get(stage.name, ())
     if stage.gap:  # below preparation and waiting the same holds as for the stage: more hands at once
         below = tuple(
             item.model_copy(update={"ceiling_seconds": item.seconds / stage.gap, "gap": stage.gap})
@@ -194,22 +192,6 @@ def deeper_chain(pipeline: Pipeline, name: str | None, timings: StageTimings) ->
             for item in below
         )
     return (top, *below)
-
-
-def _below(pipeline: Pipeline, stage: Stage, timings: StageTimings) -> tuple[Deeper, ...]:
-    samples = timings.batch_size * timings.accumulation / stage.parallel
-    inputs = timings.inputs
-    if stage.name in ("storage", "preparation"):
-        return scaled(inputs.waiting if stage.name == "storage" else inputs.deeper, samples)
-    if stage.name == "collate":
-        return scaled(inputs.collating, timings.accumulation / stage.parallel)
-    if stage.name in ("forward", "backward"):
-        chain = scaled(timings.deeper.get(stage.name, ()), timings.accumulation)
-        modules, lines = ([item for item in chain if item.kind == kind] for kind in ("module", "line"))
-        return (*modules, *_operator(pipeline, stage), *lines)
-    if stage.name == "evaluate":
-        return scaled(timings.deeper.get("evaluate", ()), 1 / (timings.evaluate_every or 1))
-    return timings.deeper.get(stage.name, ())
 
 
 def _operator(pipeline: Pipeline, stage: Stage) -> tuple[Deeper, ...]:

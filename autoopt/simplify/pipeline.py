@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from autoopt.records import Contention, Estimate, EstimateKind, Fed, Resource, Round, Simulation, Stage
+from autoopt.records import Contention, Estimate, EstimateKind, Resource, Round, Simulation, Stage
 from autoopt.records.distributed import Communication, ScalingForecast
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, INPUT, SLOWEST
 
@@ -85,8 +85,11 @@ class InterferenceModel:
         Where so many threads were measured next to other numbers of workers, in between on a line. Else by fair shares,
         times what a measured combination of the same kind (cores enough or not) got beyond or below its fair one.
         """
-        if not threads:
-            return self._crowd(single), 1.0
+        fair = min(1.0, self.cores / max(single + threads, 1))
+        if not threads:  # workers alone: each the slower the more cores are busy, and sharing them beyond that
+            full = next((item.prepare for item in self.seen if not item.threads), 1.0) if self.cores > 1 else 1.0
+            busy = max(min(single, self.cores), 1)
+            return (1.0 - (1.0 - full) * (busy - 1) / max(self.cores - 1, 1)) * fair, 1.0
         if not single:
             return 1.0, 1.0
         points = sorted((item for item in self.seen if item.threads == threads), key=lambda item: item.workers)
@@ -95,32 +98,14 @@ class InterferenceModel:
             prepare = [points[0].prepare, *(item.prepare for item in points)]
             step = [1.0, *(item.step or 1.0 for item in points)]  # without any worker the step has its own speed
             return float(np.interp(single, workers, prepare)), float(np.interp(single, workers, step))
-        known = points[-1] if points else self._nearest(single, threads)
-        if known is None:
-            fair = self._fair(single + threads)
-            return fair, fair
-        ratio = self._fair(single + threads) / self._fair(known.workers + known.threads)
-        return max(SLOWEST, min(1.0, known.prepare * ratio)), max(SLOWEST, min(1.0, (known.step or 1.0) * ratio))
-
-    def _crowd(self, single: int) -> float:
-        """Workers alone: each the slower the more cores are busy, and sharing them where there are more."""
-        if single <= 1:
-            return 1.0
-        full = next((item.prepare for item in self.seen if not item.threads), 1.0)
-        if self.cores <= 1:
-            return self._fair(single)
-        busy = min(single, self.cores)
-        return (1.0 - (1.0 - full) * (busy - 1) / (self.cores - 1)) * self._fair(single)
-
-    def _nearest(self, single: int, threads: int) -> Contention | None:
-        """A measured combination in which the cores suffice, or do not, as in this one."""
         enough = single + threads <= self.cores
-        known = [item for item in self.seen if item.threads and (item.workers + item.threads <= self.cores) is enough]
-        alike = [item for item in known if (item.threads > 1) == (threads > 1)] or known
-        return min(alike, key=lambda item: abs(item.threads - threads) + abs(item.workers - single), default=None)
-
-    def _fair(self, busy: int) -> float:
-        return min(1.0, self.cores / busy)
+        kind = [item for item in self.seen if item.threads and (item.workers + item.threads <= self.cores) is enough]
+        alike = points[-1:] or [item for item in kind if (item.threads > 1) == (threads > 1)] or kind
+        known = min(alike, key=lambda item: abs(item.threads - threads) + abs(item.workers - single), default=None)
+        if known is None:
+            return fair, fair
+        ratio = fair / min(1.0, self.cores / (known.workers + known.threads))
+        return max(SLOWEST, min(1.0, known.prepare * ratio)), max(SLOWEST, min(1.0, (known.step or 1.0) * ratio))
 
 
 @dataclass
@@ -158,13 +143,7 @@ class _Flow:
         self.running = False
         self.stepped_at = 0.0
 
-    def period(self) -> float:
-        while len(self.done) < _SETTLED + _OBSERVED:
-            self._assign()
-            self._advance()
-        return (self.done[-1] - self.done[_SETTLED - 1]) / (len(self.done) - _SETTLED)
-
-    def _assign(self) -> None:
+    def assign(self) -> None:
         demand = self.demand
         for number, worker in enumerate(self.workers):
             consumed = (self.taken - number + demand.workers - 1) // demand.workers
@@ -198,9 +177,12 @@ class _Flow:
             ("core", (demand.issue or 0.0) + demand.host), ("stepped", 2 * _TINY),
         ])  # fmt: skip
 
-    def _advance(self) -> None:
-        actors = [*self.workers, self.main, self.device]
-        rates = self._rates()
+    def advance(self) -> None:
+        """To the next end of a phase. How fast some kinds of phases go depends on who else is at work."""
+        demand, actors = self.demand, [*self.workers, self.main, self.device]
+        single = sum(worker.kind == "core" for worker in self.workers) + (self.main.kind == "core")
+        core, step = self.speeds(single, demand.threads if self.main.kind == "threads" else 0)
+        rates = {"core": core, "threads": step, "drain": 1.0 if self.device.idle and not self.queued else 0.0}
         pairs = [(actor, rate) for actor in actors if actor.kind and (rate := rates.get(actor.kind, 1.0)) > 0]
         if not pairs:
             raise RuntimeError("the pipeline stands still")
@@ -213,33 +195,25 @@ class _Flow:
                 self.made[number] += worker.kind == "made"
                 worker.next()
         for actor in (self.main, self.device):
-            if actor.kind and actor.left <= _TINY:
-                self._finish(actor)
-
-    def _finish(self, actor: _Actor) -> None:
-        if actor.kind == "computed" or (actor.kind == "stepped" and self.demand.issue is None):
-            self.done.append(self.now)
-        if actor.kind == "stepped":
-            self.running = False
-            self.stepped_at = self.now
-        if actor.kind == "issued":
-            self.queued += self.demand.issue is not None
-        actor.next()
-
-    def _rates(self) -> dict[str, float]:
-        """How fast each kind of phase goes now; others go at their own speed."""
-        demand = self.demand
-        single = sum(worker.kind == "core" for worker in self.workers) + (self.main.kind == "core")
-        threads = demand.threads if self.main.kind == "threads" else 0
-        idle_device = self.device.idle and not self.queued
-        core, step = self.speeds(single, threads)
-        return {"core": core, "threads": step, "drain": 1.0 if idle_device else 0.0}
+            if not actor.kind or actor.left > _TINY:
+                continue
+            if actor.kind == "computed" or (actor.kind == "stepped" and demand.issue is None):
+                self.done.append(self.now)
+            if actor.kind == "stepped":
+                self.running, self.stepped_at = False, self.now
+            if actor.kind == "issued":
+                self.queued += demand.issue is not None
+            actor.next()
 
 
 @lru_cache(maxsize=4096)
 def period(demand: Demand) -> float:
     """Seconds between micro-batches in the steady state."""
-    return _Flow(demand).period()
+    flow = _Flow(demand)
+    while len(flow.done) < _SETTLED + _OBSERVED:
+        flow.assign()
+        flow.advance()
+    return (flow.done[-1] - flow.done[_SETTLED - 1]) / (len(flow.done) - _SETTLED)
 
 
 class Pipeline:
@@ -343,17 +317,14 @@ class Pipeline:
         value = now / then
         off = abs(self.round.simulation_error) if self.round.simulation_error is not None else ONE_DRAW
         off = max(off, 0.01) * (abs(value - 1.0) / max(value, 1.0)) ** 0.5 if value != 1.0 else 0.0
-        new = changed or options.get("prefetch") or self._changed or self._options
-        tried = None if new else self._tried(options.get("workers"), options.get("threads"))
-        off, kind = (off, EstimateKind.SIMULATED) if tried is None else (max(tried.spread, 0.01), EstimateKind.TRIED)
+        kind, known, workers = EstimateKind.SIMULATED, self._simulation, options.get("workers")
+        if not (changed or options.get("prefetch") or self._changed or self._options):
+            at = (known.workers if workers is None else workers, options.get("threads") or known.threads)
+            ran = (one for one in known.fed if (one.workers, one.threads) == at != (known.workers, known.threads))
+            tried = next(ran, None)  # the step that ran with these workers and threads
+            if tried is not None:
+                off, kind = max(tried.spread, 0.01), EstimateKind.TRIED
         return Estimate(value=value, low=value / (1 + off), high=value * (1 + off), n=1, kind=kind)
-
-    def _tried(self, workers: int | None, threads: int | None) -> Fed | None:
-        """The step that ran with these workers and threads; None where none did, or where the training has them now."""
-        known = self._simulation
-        at = (known.workers if workers is None else workers, threads or known.threads)
-        found = (one for one in known.fed if (one.workers, one.threads) == at != (known.workers, known.threads))
-        return next(found, None)
 
     def critical_path(self) -> tuple[str, ...]:
         """The heaviest chain of stages that run one after the other in the steady state, in their order.
@@ -398,16 +369,6 @@ class Pipeline:
             return 0.0
         return changed.get(name, stage.seconds) * stage.parallel / self._simulation.accumulation
 
-    def _exposed_messages(self, changed: Mapping[str, float]) -> float:
-        """Of messages between processes, a micro-batch's share of what the backward pass does not hide: that stays."""
-        stage = self.stage("communication")
-        if stage is None or stage.exposed_seconds is None:
-            return 0.0
-        hidden = max(0.0, stage.seconds - stage.exposed_seconds)
-        longer = max(0.0, stage.exposed_seconds - stage.seconds)
-        seconds = max(0.0, changed.get("communication", stage.seconds) - hidden) + longer
-        return seconds / self._simulation.accumulation
-
     def _demand(
         self, changed: Mapping[str, float], workers: int | None, threads: int | None, prefetch: int | None
     ) -> Demand:
@@ -421,7 +382,11 @@ class Pipeline:
         handing = known.handover_seconds / known.accumulation if workers else 0.0
         on_cpu = known.device == "cpu"
         compute = sum(self._seconds(name, changed) for name in COMPUTE)
-        host, sent = self._seconds("host", changed), self._exposed_messages(changed)
+        host, sent, messages = self._seconds("host", changed), 0.0, self.stage("communication")
+        if messages is not None and messages.exposed_seconds is not None:  # what the backward pass does not hide stays
+            hidden = max(0.0, messages.seconds - messages.exposed_seconds)
+            longer = max(0.0, messages.exposed_seconds - messages.seconds)
+            sent = max(0.0, changed.get("communication", messages.seconds) - hidden) + longer
         prepare = self._seconds("preparation", changed) + self._seconds("collate", changed)
         return Demand(
             wait=self._seconds("storage", changed),
@@ -430,7 +395,7 @@ class Pipeline:
             pin=self._seconds("pin", changed),
             copy=self._seconds("copy", changed),
             copy_waits=known.blocking_copy,
-            compute=compute * (thread_ratio(known, threads) if on_cpu else 1.0) + sent,
+            compute=compute * (thread_ratio(known, threads) if on_cpu else 1.0) + sent / known.accumulation,
             issue=None if on_cpu else host,  # to a device issuing is all that the stage is
             host=host if on_cpu else 0.0,
             workers=workers,

@@ -29,6 +29,11 @@ class Timing(Record):
     reference: float | None = None
     sensitivity: float | None = None
 
+    @property
+    def cpu(self) -> float:
+        """CPU seconds; those of the clock where they were not read."""
+        return self.seconds if self.cpu_seconds is None else self.cpu_seconds
+
 
 class Overlap(Timing):
     """A step fed by so many loader workers, with so many compute threads, as it ran."""
