@@ -18,7 +18,7 @@ from autoopt.benchmark.probe import probe as probe_plan
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.benchmark.warmup import ready_batches
+from autoopt.benchmark.warmup import for_seconds, ready_batches
 from autoopt.benchmark.warmup import run_block as run_block_until
 from autoopt.benchmark.whatif import count_flops, tried_within
 from autoopt.records import JsonDict, Plan
@@ -53,12 +53,8 @@ def run_block(
         ramp_steps: of the ramp at least. Loader workers that wait for storage wait on while they are stopped, so that
             their next batches come early: a cycle of them.
     """
-
-    def enough(done: int, elapsed: float) -> bool:
-        return done >= min_steps and elapsed >= seconds and done % cycle == 0
-
-    block = run_block_until(live.training, enough, ramp_seconds=ramp_seconds, ramp_steps=ramp_steps)
-    return block.model_dump()
+    enough = for_seconds(seconds, min_steps, cycle)
+    return run_block_until(live.training, enough, ramp_seconds=ramp_seconds, ramp_steps=ramp_steps).model_dump()
 
 
 @drives

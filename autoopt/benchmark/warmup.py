@@ -22,6 +22,11 @@ a process's first steps pay, lazy imports, pages, kernels that are looked for, i
 within parts of a second."""
 
 
+def for_seconds(seconds: float, min_steps: int = 1, cycle: int = 1) -> Enough:
+    """A block ends with a whole cycle, after so many seconds and so many steps."""
+    return lambda done, elapsed: done >= min_steps and elapsed >= seconds and done % cycle == 0
+
+
 def ready_batches(training: LiveTraining) -> int:
     """Batches that the loader's workers hold ready at most: its queue."""
     loader = training.loader.loader

@@ -5,7 +5,6 @@ It is looked for in a live training's step, its source and its input. What a str
 from __future__ import annotations
 
 import ast
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -49,18 +48,21 @@ def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice
     For devices that run on their own: on a CPU a value is there, and asking for it makes nobody wait.
     """
     found: dict[Line, str] = {line: f"{count} in a step, watched" for line, count in seen.syncs.items()}
-    calls: dict[Line, ast.Call] = {}
+    edits: dict[Line, str] = {}
     for function, line, name, call in _calls(functions):
         prints = name == "print" and any(not isinstance(argument, ast.Constant) for argument in call.args)
         if name.endswith((".item", ".cpu", ".tolist", ".numpy")) or prints:
-            calls[line] = call
+            edits[line] = "keep it"
+            if isinstance(call.func, ast.Attribute) and call.func.attr != "cpu":
+                edits[line] = f"keep {ast.unparse(call.func.value)}.detach()"
             found.setdefault(line, f"{name.lstrip('.')}() stands in {function.name}")
     return [
         _advice(
             "A value is fetched from the device in every step",
             f"{evidence}: the host waits for the device before it can issue the next work",
             line,
-            f"{_kept(calls.get(line))} as a tensor, and fetch its value once in many steps, such as at each evaluation",
+            f"{edits.get(line, 'keep it')} as a tensor, and fetch its value once in many steps, such as at each "
+            "evaluation",
             seen.share(seen.waited[line]) if line in seen.waited else None,
         )
         for line, evidence in sorted(found.items())
@@ -72,13 +74,6 @@ def _calls(functions: Iterable[Function]) -> Iterator[tuple[Function, Line, str,
     for function in functions:
         for name, call in function.calls():
             yield function, (function.file, call.lineno), name, call
-
-
-def _kept(call: ast.Call | None) -> str:
-    """The edit in words, with the expression that is fetched where its source is known."""
-    if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr == "cpu":
-        return "keep it"
-    return f"keep {ast.unparse(call.func.value)}.detach()"
 
 
 def creation_advice(functions: Iterable[Function], seen: WatchedStep, waits: bool) -> list[Advice]:
@@ -301,17 +296,23 @@ def _step(training: LiveTraining, functions: list[Function], batches: list[Any])
         seen = watch(lambda: training.whole_step(batches), training.device.torch)
     except Exception:
         seen = WatchedStep()
-    doubles = [
-        (path or "the batch", _dataset_line(training))
-        for path, tensor in tensors(batches[0])
-        if tensor.dtype == torch.float64
-    ]
+    doubles = [path or "the batch" for path, tensor in tensors(batches[0]) if tensor.dtype == torch.float64]
+    line: Line | None = None
+    if doubles:  # where the dataset makes its samples: the line that says float64 if one does, else the function
+        made = dataset_functions(training.loader.loader.dataset)
+        calls = [(line, name, ast.unparse(call)) for _, line, name, call in _calls(made)]
+        lines = (
+            *(line for line, _, text in calls if "float64" in text or "double" in text),
+            *(line for line, name, _ in calls if name.split(".")[-1] in ("from_numpy", "as_tensor", "tensor")),
+            *((function.file, function.line) for function in made),
+        )
+        line = next(iter(lines), None)
     return [
         *(sync_advice(functions, seen) if waits else []),
         *creation_advice(functions, seen, waits),
         *copy_advice(functions, seen, training.setup.precision.dtype is not None, waits),
         *loop_advice(functions, seen),
-        *double_advice(seen, doubles),
+        *double_advice(seen, [(path, line) for path in doubles]),
     ]
 
 
@@ -338,12 +339,3 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
 
     seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make)["found"]}
     return advice_of_calls(seen, step, training.lengths.accumulation)
-
-
-def _dataset_line(training: LiveTraining) -> Line | None:
-    """Where the dataset makes its samples: the line that says float64 if one does, else the function."""
-    functions = dataset_functions(training.loader.loader.dataset)
-    calls = list(_calls(functions))
-    doubles = (line for _, line, _, call in calls if "float64" in (text := ast.unparse(call)) or "double" in text)
-    made = (line for _, line, name, _ in calls if name.split(".")[-1] in ("from_numpy", "as_tensor", "tensor"))
-    return next(itertools.chain(doubles, made, ((function.file, function.line) for function in functions)), None)

@@ -28,17 +28,29 @@ class ChildFailed(Exception):  # noqa: N818
     """The forked measurement raised, died or took too long; the message says which."""
 
 
+def forked(work: Callable[[], None], *, daemon: bool) -> Any:
+    """Starts a forked process that works with one compute thread, as a loader's worker does: more do not survive it."""
+
+    def alone() -> None:
+        torch.set_num_threads(1)
+        work()
+
+    process = multiprocessing.get_context("fork").Process(target=alone, daemon=daemon)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
+        process.start()
+    return process
+
+
 def in_child(measure: Callable[[], JsonDict], timeout: float = 120.0) -> JsonDict:
     """Runs ``measure`` in a forked child with one compute thread and hands back its document.
 
     Raises:
         ChildFailed: it raised, died, or took longer than ``timeout`` seconds; it is gone then.
     """
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
+    ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
 
     def child() -> None:
-        torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
         try:
             answer: tuple[str, Any] = ("answer", measure())
         except Exception as error:
@@ -46,10 +58,7 @@ def in_child(measure: Callable[[], JsonDict], timeout: float = 120.0) -> JsonDic
         theirs.send(answer)
         theirs.close()
 
-    process = context.Process(target=child, daemon=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
-        process.start()
+    process = forked(child, daemon=False)
     theirs.close()
     try:
         if not ours.poll(timeout):

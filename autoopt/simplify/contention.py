@@ -33,9 +33,9 @@ from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.steady import usual_step
 from autoopt.benchmark.switching import unswitchable
-from autoopt.benchmark.warmup import ready_batches, run_block
+from autoopt.benchmark.warmup import for_seconds, ready_batches, run_block
 from autoopt.records import Contention, JsonDict
-from autoopt.simplify.batches import Fetch, fresh_loader, in_child
+from autoopt.simplify.batches import Fetch, forked, fresh_loader, in_child
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
 from autoopt.simplify.microbenchmarks import MOST, ratios_by_threads, summary
 from autoopt.simplify.stage_timings import DEFAULT_PREFETCH, SLOWEST, InputTimings, Overlap
@@ -250,7 +250,6 @@ class ForkedWorker:
         self.gate = context.Event()
 
         def go_on() -> None:
-            torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
             while os.getppid() == parent:
                 self.gate.wait(1.0)
                 while self.gate.is_set():
@@ -259,10 +258,7 @@ class ForkedWorker:
                     except Exception:  # of the user's dataset: it is reported where samples are measured alone
                         return
 
-        self.process = context.Process(target=go_on, daemon=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # fork next to threads, as a DataLoader does it
-            self.process.start()
+        self.process = forked(go_on, daemon=True)
 
 
 def rate_during(workers: list[ForkedWorker], meanwhile: Callable[[], Any]) -> tuple[float, Any]:
@@ -339,7 +335,7 @@ def steps_by_threads(training: LiveTraining, counts: list[int], seconds: float, 
     def step(threads: int) -> float:
         training.do(lambda: torch.set_num_threads(threads))
         ramp = max(cycle, 0 if threads in kept_up else ready_batches(training))
-        block = run_block(training, lambda done, elapsed: elapsed >= turn and done % cycle == 0, ramp_steps=ramp)
+        block = run_block(training, for_seconds(turn, cycle=cycle), ramp_steps=ramp)
         (kept_up.add if block.kept_up else kept_up.discard)(threads)
         blocks.append(block.step_seconds)
         return usual_step(block.step_seconds, cycle)

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from autoopt.benchmark.libraries import is_users
-from autoopt.records import Advice, Evaluated, Plan, Round, Sites, WholeRun
+from autoopt.records import Advice, Plan, Round, Sites, WholeRun
 from autoopt.records.facts import WorkloadFacts
 from autoopt.simplify.stage_timings import INPUT
 
@@ -204,22 +204,16 @@ def _between_steps(
         )
     places = [(each.training_data, each.file, each.line) for each in reversed(seen) if each.file]
     place = min(places, key=lambda item: item[0], default=(False, None, None))[1:]
-    edit = _of_evaluation(seen, made)
-    times = f"{time_text(part.each)}, {part.count:.0f} times"
-    yield _cost(whole, "Evaluation", part.seconds - on_training, edit, place, times)
-
-
-def _of_evaluation(seen: tuple[Evaluated, ...], plan: AbstractSet[str]) -> str:
-    """The edit for an evaluation, by how it was seen to be made."""
     edits = []
     if any(each.gradients for each in seen):
         edits.append("with torch.no_grad(): around it, since it keeps what gradients would need")
     small = [each for each in seen if each.batches and each.samples and each.samples / each.batches < _SMALL]
-    if small and "validation_loader" not in plan:
+    if small and "validation_loader" not in made:
         size = round((small[-1].samples or 0) / (small[-1].batches or 1))
         edits.append(f"a larger batch_size of its loader (the mean is {size}), since nothing is stored for gradients")
     edits.append("evaluate less often, or on a part of the samples until the end")
-    return "; ".join(edits)
+    times = f"{time_text(part.each)}, {part.count:.0f} times"
+    yield _cost(whole, "Evaluation", part.seconds - on_training, "; ".join(edits), place, times)
 
 
 def _place(sites: Sites | None, kind: str) -> Place:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.warmup import run_block
+from autoopt.benchmark.warmup import for_seconds, run_block
 from autoopt.records.messages import Block
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing, scaled
 
@@ -156,8 +156,7 @@ def running_block(
     No reference is read on a device and for compiled steps.
     """
     if training.device.kind != "cpu" or training.setup.compile is not None:
-        plain = run_block(training, lambda n, s: n >= min_steps and s >= seconds, ramp_seconds=ramp_seconds)
-        return plain, None
+        return run_block(training, for_seconds(seconds, min_steps), ramp_seconds=ramp_seconds), None
     # where workers go on in the meantime, the time that reading takes is not theirs
     reference = ReferenceSpeed(fresh=0.25 if training.loader.loader.num_workers else FRESH)
     readings = [reference.now()]

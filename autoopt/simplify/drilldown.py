@@ -47,43 +47,33 @@ def open_dataset(
     each = sum(counts) / max(profile.runs, 1)
     if not each:
         return (), (), ("the dataset was not opened: it gave no sample",)
-    timers, chains = _timed_transforms(fetch, time_limit / 2), list[tuple[Deeper, ...]]()
+    timers, chains = list[Timer](), list[tuple[Deeper, ...]]()
+    for compose in [part for part in parts_of(fetch.dataset) if isinstance(getattr(part, "transforms", None), list)]:
+        compose.transforms[:] = found = [Timer(transform) for transform in compose.transforms]
+        timers += found
+    count, start = 0, time.perf_counter()
+    while timers and (not count or time.perf_counter() - start < time_limit / 2):
+        got = few(fetch)
+        if not got:
+            break
+        count += got
     kinds: tuple[tuple[Kind, float], ...] = (("cpu", cpu), ("wait", wait))
     for kind, seconds in kinds:
         chain = profile.chain(kind, seconds * each if seconds else None)
         lines = tuple(item.model_copy(update={"seconds": item.seconds / each}) for item in chain)
         costs = [(timer.cpu if kind == "cpu" else max(0.0, timer.wall - timer.cpu), timer) for timer in timers]
-        cost, top = max(costs, key=lambda item: item[0], default=(0.0, None))
-        chains.append(lines if top is None or not cost or cost < WORTH * seconds else _with_transform(lines, top, cost))
+        whole, top = max(costs, key=lambda item: item[0], default=(0.0, None))
+        cost = whole / max(count, 1)
+        if top is not None and cost and cost >= WORTH * seconds:  # between the line that calls it and those within it
+            file, line = source_of(top.inner)
+            name = str(getattr(top.inner, "__name__", None) or type(top.inner).__name__)
+            above = tuple(item for item in lines if item.seconds >= cost and item.line != line)[:1]
+            inside = (item for item in lines if item not in above and item.file == file is not None)
+            transform = Deeper(name=name, kind="transform", seconds=cost, file=file, line=line)
+            lines = (*above, transform, *(item for item in inside if (item.line or 0) >= (line or 0)))
+        chains.append(lines)
     notes = () if any(chains) or timers else ("the dataset was not opened: all of its source is a library's",)
     return chains[0], chains[1], notes
-
-
-def _with_transform(lines: tuple[Deeper, ...], timer: Timer, seconds: float) -> tuple[Deeper, ...]:
-    """The costliest transform between the line that calls it and the lines within it."""
-    file, line = source_of(timer.inner)
-    name = str(getattr(timer.inner, "__name__", None) or type(timer.inner).__name__)
-    above = tuple(item for item in lines if item.seconds >= seconds and item.line != line)[:1]
-    inside = (item for item in lines if item not in above and item.file == file is not None)
-    top = Deeper(name=name, kind="transform", seconds=seconds, file=file, line=line)
-    return (*above, top, *(item for item in inside if (item.line or 0) >= (line or 0)))
-
-
-def _timed_transforms(fetch: Fetch, time_limit: float) -> list[Timer]:
-    """The transforms of Compose-like pipelines, each with its seconds per sample; they are timed from now on."""
-    timers: list[Timer] = []
-    for compose in [part for part in parts_of(fetch.dataset) if isinstance(getattr(part, "transforms", None), list)]:
-        compose.transforms[:] = found = [Timer(transform) for transform in compose.transforms]
-        timers += found
-    count, start = 0, time.perf_counter()
-    while timers and (not count or time.perf_counter() - start < time_limit):
-        got = few(fetch)
-        if not got:
-            break
-        count += got
-    for timer in timers:
-        timer.wall, timer.cpu = timer.wall / max(count, 1), timer.cpu / max(count, 1)
-    return timers
 
 
 class Timer:

@@ -345,12 +345,6 @@ def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
     return ReferenceSpeed() if training.device.kind == "cpu" else None
 
 
-def other_threads() -> list[int]:
-    """Numbers of compute threads that are tried besides the present one: one, half of the cores, all of them."""
-    cores = usable_cores()
-    return sorted({1, max(1, cores // 2), cores} - {torch.get_num_threads()})
-
-
 def ratios_by_threads(
     seconds: Callable[[int], float], counts: list[int], time_limit: float, *, fewest: int = 2, most: int = 15
 ) -> dict[int, list[float]]:
@@ -373,8 +367,12 @@ def ratios_by_threads(
 
 
 def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> JsonDict:
-    """``compute_by_threads``: seconds of a whole step on cached batches by number of compute threads; the CPU only."""
-    present, fewest = torch.get_num_threads(), 2 if measured.seconds < time_limit else 1
+    """``compute_by_threads``: seconds of a whole step on cached batches by number of compute threads; the CPU only.
+
+    Besides the present number one, half of the cores and all of them are tried.
+    """
+    cores, present, fewest = usable_cores(), torch.get_num_threads(), 2 if measured.seconds < time_limit else 1
+    others = sorted({1, max(1, cores // 2), cores} - {present})
 
     def steps(threads: int) -> float:
         """The median of a few; the first wakes the threads, and counts only where it is a long one."""
@@ -387,7 +385,7 @@ def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, tim
             walls.append(time.perf_counter() - mark)
         return statistics.median(walls[1:] or walls)
 
-    ratios = ratios_by_threads(steps, other_threads(), time_limit, fewest=fewest)
+    ratios = ratios_by_threads(steps, others, time_limit, fewest=fewest)
     torch.set_num_threads(present)
     found = {threads: measured.seconds * statistics.median(each) for threads, each in ratios.items()}
     return {"compute_by_threads": {present: measured.seconds, **found}}

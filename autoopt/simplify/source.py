@@ -454,7 +454,11 @@ class Samples:
         training: dict[CodeType, set[int]] = {}
         for code, line in self.loops:
             training.setdefault(code, set()).add(line)
-        inner = {code: _loops_without(code, lines) for code, lines in training.items()}
+        inner = dict[CodeType, list[range]]()
+        for code, trained in training.items():
+            loops = (node for node in ast.walk(tree_of(code.co_filename)) if isinstance(node, (ast.For, ast.While)))
+            spans = (range(node.body[0].lineno, (node.end_lineno or 0) + 1) for node in loops)
+            inner[code] = [span for span in spans if trained.isdisjoint(span)]  # without the training loop's own lines
         found: dict[CodeType, Counts[int]] = {}
         for (code, line), count in self.own.items():
             if code not in inner or any(line in loop for loop in inner[code]):
@@ -468,13 +472,6 @@ def _part(file: str) -> str | None:
     """The part of torch that a file belongs to; None of another one."""
     at = next((len(folder) for folder in TORCH if file.startswith(folder)), None)
     return None if at is None else next((part for part in OTHERS if file.startswith(part, at)), None)
-
-
-def _loops_without(code: CodeType, trained: set[int]) -> list[range]:
-    """Lines of the loops of a function's file that hold none of the training loop's own lines."""
-    loops = (node for node in ast.walk(tree_of(code.co_filename)) if isinstance(node, (ast.For, ast.While)))
-    spans = (range(node.body[0].lineno, (node.end_lineno or 0) + 1) for node in loops)
-    return [span for span in spans if not any(line in span for line in trained)]
 
 
 class Sampler:

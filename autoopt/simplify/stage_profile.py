@@ -178,7 +178,10 @@ def profile_stages(
         flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")
         timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", of_plan=STAGES_STEPS, seconds=seconds)
         tried: JsonDict = {}
-        if counts := _worth_running(timings, tasks.step):
+        # other numbers of compute threads with which the compute alone does not take longer than the whole step now
+        alone = {int(count): seconds for count, seconds in timings.get("compute_by_threads", {}).items()}
+        counts = [each for each, seconds in alone.items() if each != timings["threads"] and seconds < tasks.step]
+        if counts:
             other = {"of_plan": THREADS_STEPS * cycle, "seconds": min(seconds / 4, most), "cycle": cycle}
             tried = tasks.may("steps with other numbers of threads", f"{SIMPLIFY}:try_threads", counts=counts, **other)
         sent = tasks.may("messages between processes", f"{SIMPLIFY}:measure_messages", seconds=seconds / 4)
@@ -243,30 +246,22 @@ def _as_they_run(timings: JsonDict, own: JsonDict, block: Block, by_threads: Seq
     ran = [{**step, "seconds": usual * step["seconds"]} for step in by_threads]
     known = {(one["workers"], one["threads"]) for one in ran}
     fed = [{**one, "seconds": one["seconds"] + seconds} for one in timings.get("overlaps", ())]
-    host = timings.get("host") or {"seconds": 0.0}
+    host, inputs = timings.get("host") or {"seconds": 0.0}, timings.get("inputs", {})
+    sample, collate, more = inputs.get("sample"), inputs.get("collate") or {"seconds": 0.0}, 0.0
+    if sample and block.worker_cpu_seconds:  # workers share their core's caches, and hand their batches on
+        one, pieces = sample.get("cpu_seconds") or sample["seconds"], int(timings.get("accumulation", 1))
+        batch = pieces * (timings["batch_size"] * one + (collate.get("cpu_seconds") or collate["seconds"]))
+        more = block.worker_cpu_seconds / max(block.steps, 1) / max(batch, 1e-9) - 1
+    if more > 0:
+        slower = {n: sample[n] + more * one for n in ("seconds", "cpu_seconds") if sample.get(n) is not None}
+        deeper = [{**each, "seconds": (1 + more) * each["seconds"]} for each in inputs.get("deeper", ())]
+        # they worked at the speed of the running steps
+        inputs = {**inputs, "sample": {**sample, **slower, "reference": None}, "deeper": deeper}
     return {
         "overlaps": [*(one for one in fed if (one["workers"], one["threads"]) not in known), *ran],
         "host": {**host, "seconds": host["seconds"] + seconds} if seconds else timings.get("host"),
-        "inputs": _by_workers(timings, block),
+        "inputs": inputs,
     }
-
-
-def _by_workers(timings: JsonDict, block: Block) -> JsonDict:
-    """The input's timings, a sample's by what it takes its workers, where that is more: they share their core's caches,
-    and hand their batches on."""
-    inputs: JsonDict = timings.get("inputs", {})
-    sample, collate = inputs.get("sample"), inputs.get("collate") or {"seconds": 0.0}
-    if not sample or not block.worker_cpu_seconds:
-        return inputs
-    one, pieces = sample.get("cpu_seconds") or sample["seconds"], int(timings.get("accumulation", 1))
-    alone = pieces * (timings["batch_size"] * one + (collate.get("cpu_seconds") or collate["seconds"]))
-    more = block.worker_cpu_seconds / max(block.steps, 1) / max(alone, 1e-9) - 1
-    if more <= 0:
-        return inputs
-    slower = {name: sample[name] + more * one for name in ("seconds", "cpu_seconds") if sample.get(name) is not None}
-    slower["reference"] = None  # they worked at the speed of the running steps
-    deeper = [{**each, "seconds": (1 + more) * each["seconds"]} for each in inputs.get("deeper", ())]
-    return {**inputs, "sample": {**sample, **slower}, "deeper": deeper}
 
 
 def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) -> float:
@@ -283,12 +278,6 @@ def _left_out(timings: JsonDict, functions: Sequence[JsonDict], block: Block) ->
     alone = micro * (held["forward"] + held["backward"]) + held["optimizer"] + held["host"]
     running = sum(lived.get(name, 0.0) for name in ("forward", "backward", "optimizer", "other"))
     return max(running - (block.stalled_seconds or 0.0) / max(block.steps, 1) - alone, 0.0)
-
-
-def _worth_running(timings: JsonDict, step: float) -> list[int]:
-    """Other numbers of compute threads with which the compute alone does not take longer than the whole step now."""
-    alone = {int(count): seconds for count, seconds in timings.get("compute_by_threads", {}).items()}
-    return [count for count, seconds in alone.items() if count != timings["threads"] and seconds < step]
 
 
 class _Tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from autoopt.benchmark.warmup import run_block
 from autoopt.records import Plan
 from autoopt.setup import Setup
 from autoopt.simplify.analyse import analyse
-from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measure
 from autoopt.simplify.source import watch
+from autoopt.simplify.stage_timings import StageTimings
+from autoopt.simplify.tasks import measure_stages
 from tests.gpu.cuda_workloads import workload
 
 pytestmark = pytest.mark.gpu
@@ -123,7 +125,7 @@ def test_a_survey_violates_no_ceiling_and_leaves_the_training_as_it_was(device: 
     training = training_of(device)
     block = block_of(training, 10)
     weights = [p.detach().clone() for p in training.model.parameters()]
-    survey = measure_training(training, 4.0)
+    survey = StageTimings.model_validate(measure_stages(SimpleNamespace(training=training), 4.0))
     for before, after in zip(weights, training.model.parameters(), strict=True):
         assert torch.equal(before, after)
     peaks = measure(torch.device(device), time_limit=3.0)

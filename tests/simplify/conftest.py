@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from autoopt.benchmark.training import Training
-from autoopt.simplify import measure
+from autoopt.simplify import tasks
 from modules import module_of
 
 HEAD = """
@@ -89,7 +89,7 @@ class Planted:
 @pytest.fixture
 def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Planted]]:
     """``plant(text)``: a module of the user's with ``build()``; nothing is left out for lack of time."""
-    monkeypatch.setattr(measure, "_GRACE", 600.0)
+    monkeypatch.setattr(tasks, "_GRACE", 600.0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ from autoopt.simplify import advise
 from autoopt.simplify.advise import advise_training, forced_in_batch, forced_in_step
 from autoopt.simplify.batches import cached_batches
 from autoopt.simplify.costly import advice_of_calls, watched_calls
-from autoopt.simplify.measure import measure_training
 from autoopt.simplify.source import Function, Watch, WatchedStep, step_functions, watch
+from autoopt.simplify.stage_timings import StageTimings
+from autoopt.simplify.tasks import measure_stages
 from autoopt.workload import Workload
 
 PEAKS = Peaks(launch_seconds=2e-5, memory_bytes_per_second=1e10)
@@ -184,7 +186,7 @@ def own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def advised(planted: Any) -> list[Advice]:
     training = planted.training()
-    timings = measure_training(training, 0.3)
+    timings = StageTimings.model_validate(measure_stages(SimpleNamespace(training=training), 0.3))
     return advise_training(training, cached_batches(training, []), PEAKS, timings)
 
 
