@@ -103,7 +103,16 @@ class TaskServer:
             data = answer.model_dump() if isinstance(answer, Record) else answer
             if not isinstance(data, dict):
                 raise TypeError(f"a task must return a dict or a record, got {type(answer).__name__}")
-            self._send(data)
+            if os.getpid() != self._pid:
+                os._exit(0)
+            try:
+                self._channel.send(Answer(data=data).model_dump())
+            except ValueError as error:
+                if "JSON compliant" not in str(error):
+                    raise
+                message = f"{self._where} gave a number that is not finite"
+                failure = Failure(failure="not_finite", message=message, where=self._where)
+                self._channel.send(failure.model_dump())
         except ChannelClosed:
             raise
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code's, too
@@ -118,19 +127,6 @@ class TaskServer:
             self._channel.send(failure.model_dump())
             return False
         return True
-
-    def _send(self, data: JsonDict) -> None:
-        if os.getpid() != self._pid:
-            os._exit(0)
-        try:
-            self._channel.send(Answer(data=data).model_dump())
-        except ValueError as error:
-            if "JSON compliant" not in str(error):
-                raise
-            failure = Failure(
-                failure="not_finite", message=f"{self._where} gave a number that is not finite", where=self._where
-            )
-            self._channel.send(failure.model_dump())
 
 
 def resolve(task: str) -> Callable[..., Any]:

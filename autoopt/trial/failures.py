@@ -59,38 +59,34 @@ def failure_of(error: BaseException, where: str, oom_kills: int | None = None) -
         oom_kills: how many processes the kernel has killed for lack of memory since the trial started.
     """
     try:
-        return _failure_of(error, where, oom_kills)
+        if isinstance(error, TrialFailed):
+            return Failure(failure=error.kind, message=error.message, where=error.where or where, detail=error.detail)
+        if isinstance(error, AutooptError):
+            return Failure(
+                failure="error",
+                message=error.message,
+                where=where,
+                hint=error.hint,
+                detail=error.detail or ("" if error.__cause__ is None else user_traceback(error.__cause__)),
+                exit_code=error.exit_code,
+            )
+        if _NO_DEVICE.search(_text(error)):
+            from autoopt.benchmark.device import available_devices  # torch is there: it is what has failed
+
+            here = ", ".join(available_devices())
+            return Failure(
+                failure="error",
+                message=_one_line(f"the code asks for a device that is not here: {_named(error)}"),
+                where=where,
+                hint=f"there is: {here}; train on a machine with that device, or on one that is here",
+                detail=user_traceback(error),
+                exit_code=EnvironmentLacks.exit_code,
+            )
+        kind, message = _judge(error, oom_kills)
+        return Failure(failure=kind, message=_one_line(message), where=where, detail=user_traceback(error))
     except Exception as broken:  # an exception of the user's own class may answer with another one to anything
         named = f"{type(error).__name__}, which raises {type(broken).__name__} when it is printed"
         return Failure(failure="error", message=_one_line(named), where=where)
-
-
-def _failure_of(error: BaseException, where: str, oom_kills: int | None) -> Failure:
-    if isinstance(error, TrialFailed):
-        return Failure(failure=error.kind, message=error.message, where=error.where or where, detail=error.detail)
-    if isinstance(error, AutooptError):
-        return Failure(
-            failure="error",
-            message=error.message,
-            where=where,
-            hint=error.hint,
-            detail=error.detail or ("" if error.__cause__ is None else user_traceback(error.__cause__)),
-            exit_code=error.exit_code,
-        )
-    if _NO_DEVICE.search(_text(error)):
-        from autoopt.benchmark.device import available_devices  # torch is there: it is what has failed
-
-        here = ", ".join(available_devices())
-        return Failure(
-            failure="error",
-            message=_one_line(f"the code asks for a device that is not here: {_named(error)}"),
-            where=where,
-            hint=f"there is: {here}; train on a machine with that device, or on one that is here",
-            detail=user_traceback(error),
-            exit_code=EnvironmentLacks.exit_code,
-        )
-    kind, message = _judge(error, oom_kills)
-    return Failure(failure=kind, message=_one_line(message), where=where, detail=user_traceback(error))
 
 
 def _judge(error: BaseException, oom_kills: int | None) -> tuple[str, str]:

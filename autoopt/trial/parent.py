@@ -79,7 +79,15 @@ class Launcher(Closing):
                 deadline = time.monotonic() + timeout
                 self._trials = [trial for trial in self._trials if not trial.closed]
                 trial = self._trial(spec, log)
-            self._introduce(trial, deadline, timeout)
+            how: JsonDict = {"live": self._live}
+            if server is not None and (forked or spec.script is not None) and server.seen is None:
+                how["tell_imports"] = True
+            elif server is not None and server.preloaded and spec.script is None and not forked:
+                # a fresh interpreter imports libraries before it builds as well: what building takes is compared
+                how["libraries"] = server.seen.model_dump() if server.seen else None
+            answer = trial.introduce(how, deadline, timeout)
+            if server is not None and "tell_imports" in how:
+                server.seen = Imports.model_validate(answer)
         except BaseException:
             if trial:
                 trial.close()
@@ -90,45 +98,25 @@ class Launcher(Closing):
         """All that is started within runs on one machine, as everything does here."""
         return contextlib.nullcontext()
 
-    def _process(self, spec: TrialSpec, log: Path) -> TrialProcess:
-        log_start = log.stat().st_size if log.exists() else 0
-        process = TrialProcess(spec, self._begin(spec, log), log=log, log_start=log_start)
-        self._trials.append(process)
-        return process
-
     def _trial(self, spec: TrialSpec, log: Path) -> LocalTrial:
         """A process for each rank; the first one's log is the trial's, the others' stand next to it."""
-        if spec.processes == 1:
-            return LocalTrial([self._process(spec, log)])
-        folder = tempfile.mkdtemp(prefix="autoopt-group-", dir=scratch_folder())
-        started: list[TrialProcess] = []
-        port = free_port()
+        started, folder, several = list[TrialProcess](), "", spec.processes > 1
+        if several:
+            folder, port = tempfile.mkdtemp(prefix="autoopt-group-", dir=scratch_folder()), free_port()
         try:
             for number in range(spec.processes):
-                rank = Rank(rank=number, size=spec.processes, folder=folder, port=port)
                 rank_log = log if not number else log.with_suffix(f".rank{number}{log.suffix}")
-                started.append(self._process(spec.model_copy(update={"rank": rank}), rank_log))
+                if several:
+                    rank = Rank(rank=number, size=spec.processes, folder=folder, port=port)
+                    spec = spec.model_copy(update={"rank": rank})
+                log_start = rank_log.stat().st_size if rank_log.exists() else 0
+                begun = self._begin(spec, rank_log)
+                started.append(TrialProcess(spec, begun, log=rank_log, log_start=log_start))
+                self._trials.append(started[-1])
         except BaseException:
             LocalTrial(started, folder).close()
             raise
         return LocalTrial(started, folder)
-
-    def _introduce(self, trial: LocalTrial, deadline: float, timeout: float) -> None:
-        """Sends a trial its description; the first one reports what it has imported.
-
-        A fresh interpreter imports libraries before it builds as well, where the server has them: what building
-        takes is compared.
-        """
-        spec = trial.spec
-        how: JsonDict = {"live": self._live}
-        server, forked = self._server_of(spec)
-        if server is not None and (forked or spec.script is not None) and server.seen is None:
-            how["tell_imports"] = True
-        elif server is not None and server.preloaded and spec.script is None and not forked:
-            how["libraries"] = server.seen.model_dump() if server.seen else None
-        answer = trial.introduce(how, deadline, timeout)
-        if server is not None and "tell_imports" in how:
-            server.seen = Imports.model_validate(answer)
 
     def _server_of(self, spec: TrialSpec) -> tuple[ForkServer | None, bool]:
         """The server for a trial, and whether it forks it: torch is imported there before anything of the trial's runs.
@@ -154,7 +142,13 @@ class Launcher(Closing):
             logger.info("each trial imports its libraries itself: %s", trouble)
 
     def _begin(self, spec: TrialSpec, log: Path) -> Started:
-        environment = trial_environment(spec.flags.get("env") or {}, self._compiler_cache, _launched(spec))
+        launched, place = dict[str, str](), spec.rank
+        if spec.script is not None and spec.script.launch is not None:  # where they meet is this trial's own
+            launched = {**spec.script.launch.ranks[0 if place is None else place.rank]}
+            launched["MASTER_PORT"] = str(free_port() if place is None else place.port)
+            if place is not None:
+                launched["MASTER_ADDR"] = "127.0.0.1"
+        environment = trial_environment(spec.flags.get("env") or {}, self._compiler_cache, launched)
         if spec.rank is not None:
             environment = {**_OF_GROUPS, **environment}
         if spec.devices is not None:
@@ -213,16 +207,6 @@ def before_torch(launch: Launch) -> dict[str, str]:
         for name, value in first.items()
         if not _OF_THE_PLACE.match(name) and all(other.get(name) == value for other in others)
     }
-
-
-def _launched(spec: TrialSpec) -> dict[str, str]:
-    """The variables that a script's launcher sets for this process; where its processes meet is this trial's own."""
-    if spec.script is None or spec.script.launch is None:
-        return {}
-    place = spec.rank
-    if place is None:
-        return {**spec.script.launch.ranks[0], "MASTER_PORT": str(free_port())}
-    return {**spec.script.launch.ranks[place.rank], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(place.port)}
 
 
 def trial_environment(

@@ -72,8 +72,13 @@ class EnvironmentLog:
         os.putenv, os.unsetenv = put, unset
 
     def _note(self, name: Any, value: str | None) -> None:
-        if not _importing_library(sys._getframe(2)):
-            self._assigned.append((set(sys.modules), os.fsdecode(name), value))
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+            if caller.startswith("<frozen importlib") and from_library(frame.f_code.co_filename):
+                return  # a library's module is being run, for the first time
+            frame = frame.f_back
+        self._assigned.append((set(sys.modules), os.fsdecode(name), value))
 
     def end(self) -> tuple[tuple[str, str, str | None], ...]:
         """Listens no more; what was set, each before the module imported next."""
@@ -83,16 +88,6 @@ class EnvironmentLog:
             (next((each for each in modules if each not in by_then), ""), name, value)
             for by_then, name, value in self._assigned
         )
-
-
-def _importing_library(frame: FrameType | None) -> bool:
-    """Whether a library's module is being run, for the first time, around a frame."""
-    while frame is not None:
-        caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
-        if caller.startswith("<frozen importlib") and _from_library(frame.f_code.co_filename):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def imports(specs: Iterable[str], log: EnvironmentLog) -> Imports:
@@ -125,7 +120,7 @@ def import_libraries(seen: Imports) -> None:
         for name, file in seen.modules.items():
             for _, variable, value in (each for each in seen.assigned if each[0] == name):
                 set_variable(variable, value)
-            if name not in sys.modules and _from_library(file) and _top(name) not in seen.own:
+            if name not in sys.modules and from_library(file) and _top(name) not in seen.own:
                 with contextlib.suppress(BaseException):
                     importlib.import_module(name)
     for variable, value in (before | {NVML: seen.of_libraries.get(NVML, before[NVML])}).items():
@@ -148,19 +143,14 @@ def preload(seen: Imports) -> str:
     if (changed := _changes(seen.environment)) != seen.of_libraries:
         names = sorted(dict(changed.items() ^ seen.of_libraries.items()))
         return f"importing its libraries sets other environment variables here ({', '.join(names)})"
-    return next(_misplaced(seen, known), "")
-
-
-def _misplaced(seen: Imports, known: set[str]) -> Iterator[str]:
-    """Modules that are not what a trial would import, or that are the user's own."""
     for name, file in _files():
         expected = seen.modules.get(name)
         if expected is not None and expected != file:
-            yield f"the module {name} is {expected} in a trial and {file} here"
-        elif name in known:
-            continue
-        elif _top(name) in seen.own or not (_from_library(file) or _top(name) in sys.stdlib_module_names):
-            yield f"importing libraries imports {name} from {file}, which is no library"
+            return f"the module {name} is {expected} in a trial and {file} here"
+        library = from_library(file) or _top(name) in sys.stdlib_module_names
+        if name not in known and (_top(name) in seen.own or not library):
+            return f"importing libraries imports {name} from {file}, which is no library"
+    return ""
 
 
 def _files() -> Iterator[tuple[str, str]]:
@@ -175,7 +165,8 @@ def _top(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _from_library(file: str) -> bool:
+def from_library(file: str | Path) -> bool:
+    """Whether a file is of an installed package."""
     return not _LIBRARIES.isdisjoint(Path(file).parts)
 
 
@@ -197,8 +188,20 @@ def _state() -> dict[str, Any]:
     """The state of a process that a fork copies wrongly, or that a trial is to find as it was."""
     import torch
 
+    # threads that are left after a fork: a library that can be forked (OpenBLAS) ends its own for it
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    threads = 0
+    for task in os.listdir("/proc/self/task"):
+        name = ""
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+            name = file.read().strip()
+        threads += name not in FORKABLE
     return {
-        "threads": _threads(),
+        "threads": threads,
         "processes": set(children(os.getpid())),
         "the device": (torch.cuda.is_initialized(), device_opened()),  # type: ignore[no-untyped-call]
         "affinity": affinity.cores(),
@@ -206,22 +209,6 @@ def _state() -> dict[str, Any]:
         "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "the working directory": os.getcwd(),
     }
-
-
-def _threads() -> int:
-    """Threads that are left after a fork: a library that can be forked (OpenBLAS) ends its own for it."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
-    return sum(_name(task) not in FORKABLE for task in os.listdir("/proc/self/task"))
-
-
-def _name(task: str) -> str:
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
-        return file.read().strip()
-    return ""
 
 
 def device_opened(folder: str = "/proc/self/fd") -> bool:

@@ -7,17 +7,17 @@ import logging
 import re
 import shutil
 import signal
+import socket
+import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from autoopt.benchmark.cputime import descendants
 from autoopt.errors import AutooptError, TrialFailed
 from autoopt.records import JsonDict
-from autoopt.records.messages import Ready
 from autoopt.records.protocol import Call, Failure, TrialSpec
 from autoopt.trial import tree
 from autoopt.trial.channel import Channel, ChannelBroken, ChannelClosed, readable
@@ -27,7 +27,6 @@ from autoopt.trial.start import Started
 
 logger = logging.getLogger(__name__)
 
-READY = "autoopt.benchmark.tasks:ready"
 
 GRACE_SECONDS = 3.0
 """After one has failed the others may tell of it as well: who was only left alone is not the one to blame."""
@@ -56,20 +55,7 @@ class Closing(ABC):
         self.close()
 
 
-class Answering(Closing):
-    """An object that tasks are asked of, and that reports once what its workload is."""
-
-    @abstractmethod
-    def call(self, task: Task, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
-        """Runs a task and waits for its answer; see ``LocalTrial.call``."""
-
-    @cached_property
-    def ready(self) -> Ready:
-        """Facts that the trial reports about its workload; assembled when first asked for."""
-        return Ready.model_validate(self.call(READY, timeout=300.0))
-
-
-class LocalTrial(Answering):
+class LocalTrial(Closing):
     """A live trial on this machine, whose processes are asked, frozen and ended as one. The first answers for all.
 
     Args:
@@ -209,7 +195,9 @@ class TrialProcess:
             self._wait_for_end(kill=True)
         self._channel.close()
         self._supervisor.close()
-        self._started.finish()
+        if self._started.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._started.process.wait(5)
         if self._scratch:  # where the supervisor was killed before it could
             shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -256,7 +244,8 @@ class TrialProcess:
     def _wait_for_end(self, *, kill: bool, timeout: float = 20.0) -> None:
         """Waits for the supervisor's last word; its channel half closed is the order to kill."""
         if kill:
-            self._started.order_kill()
+            with contextlib.suppress(OSError):
+                self._started.supervisor.shutdown(socket.SHUT_WR)  # what it says can still be heard
         deadline = time.monotonic() + timeout
         while self._end is None and (left := deadline - time.monotonic()) > 0:
             if readable([self._supervisor], left):
@@ -343,7 +332,13 @@ class Gathering:
             self._hear(left)
         if self.waiting or any(not rank.alive for rank in self.trial.ranks):
             self.trial.close()
-        raise self._blamed()
+        # the failure that is no consequence of another's: of a process that ended first, then of one that reports
+        number, error = min(self.failures.items(), key=lambda item: (_consequence(item[1]), item[0]))
+        alike = len({failure.message for failure in self.failures.values()}) == 1
+        if not alike or len(self.failures) < len(self.trial.ranks):  # else it is the workload's
+            error.message = f"rank {number} of {len(self.trial.ranks)}: {error.message}"
+            error.args = (error.message,)
+        raise error
 
     def _hear(self, left: float | None) -> bool:
         """Takes what has come in; False where the time is up and nothing has."""
@@ -351,35 +346,21 @@ class Gathering:
         ends: list[Channel] = [end for rank in self.waiting.values() for end in rank.ends()]
         ready = [] if pending else readable(ends, left)
         for number, rank in list(self.waiting.items()):
-            if rank in pending or any(end in ready for end in rank.ends()):
-                self._take(number, rank, ready)
-        return bool(pending or ready)
-
-    def _take(self, number: int, rank: TrialProcess, ready: list[Channel]) -> None:
-        try:
-            document = rank.take(rank.ends() if rank.pending else ready, self.where)
-        except TrialFailed as failure:
-            self.failures[number] = failure
+            if rank not in pending and not any(end in ready for end in rank.ends()):
+                continue
+            try:
+                document = rank.take(rank.ends() if rank.pending else ready, self.where)
+            except TrialFailed as failure:
+                self.failures[number] = failure
+            else:
+                if document is None:
+                    continue
+                if document.get("kind") == "failure":
+                    self.failures[number] = rank.error(Failure.model_validate(document))
+                else:
+                    self.answers[number] = document["data"]
             del self.waiting[number]
-            return
-        if document is None:
-            return
-        del self.waiting[number]
-        if document.get("kind") == "failure":
-            self.failures[number] = rank.error(Failure.model_validate(document))
-        else:
-            self.answers[number] = document["data"]
-
-    def _blamed(self) -> AutooptError:
-        """The failure that is no consequence of another's: of a process that ended first, then of one that reports."""
-        ranked = sorted(self.failures.items(), key=lambda item: (_consequence(item[1]), item[0]))
-        number, error = ranked[0]
-        alike = len({failure.message for failure in self.failures.values()}) == 1
-        if alike and len(self.failures) == len(self.trial.ranks):
-            return error  # it is the workload's
-        error.message = f"rank {number} of {len(self.trial.ranks)}: {error.message}"
-        error.args = (error.message,)
-        return error
+        return bool(pending or ready)
 
     def _hung(self) -> TrialFailed:
         """No answer in time: each rank's call stack shows who waits for whom."""

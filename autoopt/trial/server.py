@@ -47,7 +47,9 @@ def main(descriptor: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors need no reaping
     tree.die_with_parent()  # while it imports it cannot see that its socket is closed
-    preload()
+    for name in PRELOADED:  # what every trial would import; what fails here fails again in the trial, which says so
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
     affinity.bind(affinity.AT_START)  # what the imports took away; a trial shows whether the workload's own do so too
     tree.die_with_parent(False)  # from here on the socket reports; the thread that started it may end
     gc.collect()
@@ -62,14 +64,27 @@ def _serve(end: socket.socket, variables: dict[str, str]) -> NoReturn:
     Args:
         variables: environment variables that importing libraries has set, which a trial finds unless it has its own.
     """
+
+    def main(channel: Channel) -> None:
+        gc.unfreeze()  # a collection costs a trial what it costs the user's own process: it visits torch's objects, too
+        for name, value in variables.items():
+            os.environ.setdefault(name, value)
+        child.main(channel)
+
     while True:
         order, descriptors, _, _ = socket.recv_fds(end, 1, 3)
         if not order:
             os._exit(0)
         if order == PRELOAD:
             _hand_over(end, descriptors[0])
-        else:
-            _fork(end, descriptors, variables)
+            continue
+        if os.fork() == 0:
+            end.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            trial, supervisors, log = descriptors
+            supervisor.supervise(trial, supervisors, log, main)
+        for each in descriptors:
+            os.close(each)
 
 
 def _hand_over(end: socket.socket, document: int) -> None:
@@ -81,7 +96,18 @@ def _hand_over(end: socket.socket, document: int) -> None:
     if pid == 0:
         try:
             tree.die_with_parent()
-            _take_over(end, seen)
+            for name in {*os.environ, *seen.environment} - {"TMPDIR"}:  # that of the trial is gone
+                preloading.set_variable(name, seen.environment.get(name))
+            trouble = preloading.preload(seen)
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            gc.collect()
+            gc.freeze()
+            if trouble:
+                tree.send(descendants(os.getpid()), signal.SIGKILL)
+                end.sendall(trouble.replace("\n", " ").encode() + b"\n")
+                os._exit(0)
+            end.sendall(READY)
+            _serve(end, {name: value for name, value in seen.of_libraries.items() if value is not None})
         finally:
             os._exit(1)
     _, status = os.waitpid(pid, 0)
@@ -89,41 +115,3 @@ def _hand_over(end: socket.socket, document: int) -> None:
     if status:  # it has not come to its answer
         with contextlib.suppress(OSError):
             end.sendall(b"importing its libraries ended the process\n")
-
-
-def _take_over(end: socket.socket, seen: preloading.Imports) -> None:
-    for name in {*os.environ, *seen.environment} - {"TMPDIR"}:  # that of the trial is gone
-        preloading.set_variable(name, seen.environment.get(name))
-    trouble = preloading.preload(seen)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    gc.collect()
-    gc.freeze()
-    if trouble:
-        tree.send(descendants(os.getpid()), signal.SIGKILL)
-    end.sendall(trouble.replace("\n", " ").encode() + b"\n" if trouble else READY)
-    if trouble:
-        os._exit(0)
-    _serve(end, {name: value for name, value in seen.of_libraries.items() if value is not None})
-
-
-def preload() -> None:
-    """Imports what every trial would import; what fails here fails again in the trial, which says so."""
-    for name in PRELOADED:
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-
-
-def _fork(end: socket.socket, descriptors: list[int], variables: dict[str, str]) -> None:
-    def main(channel: Channel) -> None:
-        gc.unfreeze()  # a collection costs a trial what it costs the user's own process: it visits torch's objects, too
-        for name, value in variables.items():
-            os.environ.setdefault(name, value)
-        child.main(channel)
-
-    if os.fork() == 0:
-        end.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        trial, supervisors, log = descriptors
-        supervisor.supervise(trial, supervisors, log, main)
-    for each in descriptors:
-        os.close(each)

@@ -40,7 +40,17 @@ def sweep(before: set[str], root: Path = ROOT) -> list[str]:
                 new.add(name)
     if not new:
         return []
-    removed = sorted(new - _in_use(new, str(root)))
+    used, prefix = set[str](), str(root).rstrip("/") + "/"
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as file:
+            used.update(line.split(prefix, 1)[1].split()[0] for line in file if prefix in line)
+        with contextlib.suppress(OSError):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    target = os.readlink(f"/proc/{pid}/fd/{number}")
+                    if target.startswith(prefix):
+                        used.add(target.removeprefix(prefix).split(" ")[0])
+    removed = sorted(new - used)
     for name in removed:
         with contextlib.suppress(OSError):
             (root / name).unlink()
@@ -51,18 +61,3 @@ def remove_copies(pid: int, root: Path = ROOT) -> None:
     """Removes the copies of files that a process, which has ended, made for itself (strategy ``prepared_samples``)."""
     for folder in root.glob(f"{COPIES}{pid}-*"):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _in_use(candidates: set[str], root: str) -> set[str]:
-    used: set[str] = set()
-    prefix = root.rstrip("/") + "/"
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as file:
-            used.update(line.split(prefix, 1)[1].split()[0] for line in file if prefix in line)
-        with contextlib.suppress(OSError):
-            for number in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    target = os.readlink(f"/proc/{pid}/fd/{number}")
-                    if target.startswith(prefix):
-                        used.add(target.removeprefix(prefix).split(" ")[0])
-    return used & candidates

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autoopt.records import JsonDict
@@ -35,16 +35,6 @@ class Started:
     trial: socket.socket
     supervisor: socket.socket
     process: subprocess.Popen[bytes] | None = None
-
-    def order_kill(self) -> None:
-        """Closing the parent's end for writing is the supervisor's order; what it says can still be heard."""
-        with contextlib.suppress(OSError):
-            self.supervisor.shutdown(socket.SHUT_WR)
-
-    def finish(self) -> None:
-        if self.process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(5)
 
 
 class ForkServer:
@@ -104,20 +94,17 @@ class ForkServer:
 
     def fork(self, log: int, environment: dict[str, str], scratch: str) -> Started:
         """Starts a trial."""
+
+        def forked(descriptors: list[int]) -> None:
+            assert self._end is not None
+            socket.send_fds(self._end, [b"+"], descriptors)
+
         for _ in range(2):
             self.start()
-            assert self._end is not None
-            trial, trial_theirs = socket.socketpair()
-            supervisor, supervisor_theirs = socket.socketpair()
-            with trial_theirs, supervisor_theirs:
-                try:
-                    socket.send_fds(self._end, [b"+"], [trial_theirs.fileno(), supervisor_theirs.fileno(), log])
-                except OSError:
-                    trial.close()
-                    supervisor.close()
-                    self.close()  # killed from outside: the next round starts another
-                    continue
-            return _order(Started(trial, supervisor), environment, scratch)
+            try:
+                return _started(forked, log, environment, scratch)
+            except OSError:
+                self.close()  # killed from outside: the next round starts another
         return fresh(log, environment, scratch)
 
     def close(self) -> None:
@@ -158,11 +145,26 @@ def fresh(log: int, environment: dict[str, str], scratch: str, entry: str = SUPE
     Args:
         entry: the module whose ``main`` supervises the trial.
     """
+    return _started(lambda descriptors: _python(entry, descriptors, environment), log, environment, scratch)
+
+
+def _started(
+    begin: Callable[[list[int]], subprocess.Popen[bytes] | None], log: int, environment: dict[str, str], scratch: str
+) -> Started:
+    """Begins a trial with the descriptors of its channel, its supervisor's, and its log, and gives it its order."""
     trial, trial_theirs = socket.socketpair()
     supervisor, supervisor_theirs = socket.socketpair()
     with trial_theirs, supervisor_theirs:
-        process = _python(entry, [trial_theirs.fileno(), supervisor_theirs.fileno(), log], environment)
-    return _order(Started(trial, supervisor, process), environment, scratch)
+        try:
+            process = begin([trial_theirs.fileno(), supervisor_theirs.fileno(), log])
+        except OSError:
+            trial.close()
+            supervisor.close()
+            raise
+    order: JsonDict = {"environment": environment, "scratch": scratch, "parent": os.getpid()}
+    with contextlib.suppress(ChannelClosed):
+        Channel(supervisor).send(order)
+    return Started(trial, supervisor, process)
 
 
 def interpreter(module: str, *arguments: int) -> list[str]:
@@ -181,10 +183,3 @@ def _python(module: str, descriptors: list[int], environment: dict[str, str]) ->
         stdout=subprocess.DEVNULL,
         stderr=descriptors[2] if module != SERVER else subprocess.DEVNULL,
     )
-
-
-def _order(started: Started, environment: dict[str, str], scratch: str) -> Started:
-    order: JsonDict = {"environment": environment, "scratch": scratch, "parent": os.getpid()}
-    with contextlib.suppress(ChannelClosed):
-        Channel(started.supervisor).send(order)
-    return started

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from autoopt.records import JsonDict, Plan, Sites
+from autoopt.records.facts import WorkloadFacts
 from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.trial_runner import TrialRunner
@@ -108,6 +109,11 @@ def runner_of(
     how = ScriptSpec(command=(sys.executable, *words), folders=(str(folder),), **script)
     base = TrialSpec(workload=" ".join(words), directory=str(folder), script=how, memory_limit_bytes=memory_limit)
     return TrialRunner(launcher, base, load_strategies([]), folder.parent / "logs")
+
+
+def facts_of(process: LocalTrial) -> WorkloadFacts:
+    """Facts that a trial reports about its workload."""
+    return WorkloadFacts.model_validate(process.call("autoopt.benchmark.tasks:facts", timeout=300.0))
 
 
 def sites_of(process: LocalTrial, steps: int = 8, seconds: float = 1.0) -> Sites:

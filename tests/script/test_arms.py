@@ -22,7 +22,7 @@ from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import SideStatistics
 from autoopt.search.trial_runner import Turns
 from autoopt.setup import Setup
-from tests.script.conftest import StartScript
+from tests.script.conftest import StartScript, facts_of
 
 STEPS = 20
 
@@ -129,7 +129,7 @@ def test_trainings_take_turns_and_are_what_they_are_alone(start_script: StartScr
     arguments = {"max_seconds": 50.0, "target": None, "confirm": 1}
     script = {"sites": sites, "metric": "val acc ([0-9.]+)"}
     with start_script("plain.py", "64", **script) as one, start_script("plain.py", "64", **script) as other:
-        assert (one.ready.facts.metric, one.ready.facts.mode) == ("val acc", "max")
+        assert (facts_of(one).metric, facts_of(one).mode) == ("val acc", "max")
         turns = Turns((one, other), arguments, seconds=1.0)
         turns._legs = (0.01, 0.01)  # so that there are many of them
         for process in (one, other):

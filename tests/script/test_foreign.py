@@ -14,7 +14,7 @@ import pytest
 from autoopt.errors import EnvironmentLacks
 from autoopt.records import Change, Plan
 from autoopt.script.command import Script
-from tests.script.conftest import StartScript, sites_of
+from tests.script.conftest import StartScript, facts_of, sites_of
 
 OTHER = """__version__ = "1.10.0"
 def __getattr__(name):
@@ -66,7 +66,7 @@ def test_a_script_is_listened_to_where_autoopt_is_not_installed(
     tuned = Change(strategy="hyperparameters", setting={"lr": 0.05})  # found by its entry point, here as there
     plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}), tuned))
     with start_script("says.py", "4000", sites=sites, plan=plan, python=str(interpreter)) as changed:
-        assert changed.ready.facts.batch_size == 16
+        assert facts_of(changed).batch_size == 16
         assert changed.call("autoopt.benchmark.tasks:run_block", seconds=0.2)["steps"] > 0
         assert changed.call("autoopt.simplify.tasks:measure_stages", seconds=1.0)["device"] == "cpu"
         assert changed.call("autoopt.profilers.tasks:cprofile", folder=str(folder), steps=2)["lines"]

@@ -15,7 +15,7 @@ from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
 from autoopt.script.process import Recording
 from autoopt.script.session import Session
-from tests.script.conftest import StartScript
+from tests.script.conftest import StartScript, facts_of
 from tests.script.test_sites import line_of
 
 
@@ -189,7 +189,7 @@ def test_the_arguments_of_a_trainer_are_what_is_patched(
     assert len(sites.of("loader_training")) == len(sites.of("model")) == 1
     plan = Plan(changes=(WORKERS, BFLOAT16))
     with start_script(script, sites=sites, plan=plan) as process:
-        assert process.ready.facts.max_steps == 100000
+        assert facts_of(process).max_steps == 100000
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=8)
     assert block["samples"] == 8 * 16
     patch = placed(sites, plan, load_strategies([]), "cpu").patch
@@ -239,7 +239,7 @@ def test_a_loader_that_a_library_rebuilds_is_patched_where_the_user_makes_it(
     assert loader.direct
     plan = Plan(changes=(WORKERS,))
     with start_script("prepared.py", sites=sites, plan=plan) as process:
-        assert process.ready.facts.loader.num_workers == 1
+        assert facts_of(process).loader.num_workers == 1
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=8)
     assert block["samples"] == 8 * 16, "it reads a batch ahead"
     both = Plan(changes=(WORKERS, BFLOAT16))

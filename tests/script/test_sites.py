@@ -16,7 +16,7 @@ from autoopt.script.metric import name_of
 from autoopt.script.torch_hooks import Passes, anchor_of, period_of
 from autoopt.search.compare.arm import TrialArm
 from scripted import BF16, REGISTRY
-from tests.script.conftest import SCRIPTS, StartScript, sites_of
+from tests.script.conftest import SCRIPTS, StartScript, facts_of, sites_of
 
 FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
 LAYOUT = Change(strategy="channels_last", setting={})
@@ -174,7 +174,7 @@ def test_cores_that_an_import_takes_away_are_found_and_given_back(start_script: 
     with start_script("binds.py") as process:
         sites = sites_of(process)
         asked = process.call("autoopt.benchmark.tasks:inspect", timeout=60.0, strategies=list(REGISTRY))
-        assert any("cores" in warning for warning in process.ready.facts.warnings)
+        assert any("cores" in warning for warning in facts_of(process).warnings)
         assert len(os.sched_getaffinity(process.pid)) == 1
     assert asked["affinity"]["lost"]
     assert {name: found["error"] for name, found in asked.items() if "error" in found} == {}
@@ -210,7 +210,7 @@ def test_batches_that_one_step_adds_up_are_one_step(start_script: StartScript) -
     assert train.per_step == pytest.approx(10 / 3, rel=0.1)
     assert [site.options["enabled"] for site in sites.of("autocast")] == [False]
     with start_script("accumulating.py", sites=sites) as process:
-        facts = process.ready.facts
+        facts = facts_of(process)
         assert (facts.accumulation, facts.batch_size) == (4, 16)
         blocks = [
             process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=3) for _ in range(2)
@@ -232,7 +232,7 @@ def test_a_script_that_wanders_and_looks_before_it_trains(start_script: StartScr
     assert model.options["mode"] == "eval"
     workers = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
     with start_script("wandering.py", sites=sites, plan=workers) as process:
-        facts = process.ready.facts
+        facts = facts_of(process)
         assert (facts.batch_size, facts.loader.num_workers, facts.max_steps) == (16, 1, 500 * 16)
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=20)
     assert block["samples"] == 20 * 16

@@ -40,7 +40,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote
 
 def test_a_ray_of_this_machine_trains_freezes_and_brings_logs(launcher: RemoteLauncher, tmp_path: Path) -> None:
     trial = launcher.start(spec(tmp_path), log=tmp_path / "logs" / "a.log", timeout=120)
-    assert trial.ready.facts.batch_size
+    assert trial.call(f"{TASKS}:facts", timeout=120)["batch_size"]
     trial.freeze()
     block = Block.model_validate(trial.call(f"{TASKS}:run_block", timeout=60, seconds=0.2, min_steps=2))
     assert block.steps >= 2

@@ -23,7 +23,7 @@ from autoopt.trial.child import LIVE
 from autoopt.trial.failures import error_of, failure_of
 from autoopt.trial.parent import Launcher
 from autoopt.trial.preloading import set_variable
-from autoopt.trial.process import Answering, Closing, LocalTrial, Task, name_of
+from autoopt.trial.process import Closing, LocalTrial, Task, name_of
 
 MOST_OF_OTHER_KINDS = 8
 """Hosts that are given back because they are of another kind than the first, one after the other."""
@@ -154,7 +154,7 @@ def wants_cuda(device: str) -> bool | None:
     return None if device == "auto" else device.startswith("cuda")
 
 
-class RemoteTrial(Answering):
+class RemoteTrial(Closing):
     """A live trial on a host, as ``LocalTrial`` is one here; every method may raise ``NodeLost``."""
 
     can_freeze = True
@@ -235,13 +235,16 @@ class Host:
 
         from autoopt.benchmark.environment import cpu_name, usable_cores
 
-        cuda = torch.cuda.is_available()
+        cuda, driver = torch.cuda.is_available(), None
+        with contextlib.suppress(OSError, IndexError):  # as the kernel reports it
+            first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+            driver = next((word for word in first.split() if word[:1].isdigit() and "." in word), None)
         return {
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": torch.cuda.get_device_name() if cuda else None,
             "cuda": torch.version.cuda,
-            "driver": _driver() if cuda else None,
+            "driver": driver if cuda else None,
             "cpu": cpu_name(),
             "cores": usable_cores(),
         }
@@ -284,15 +287,6 @@ class Host:
         """Ends all of it."""
         self._launcher.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _driver() -> str | None:
-    """The version of NVIDIA's driver, as the kernel reports it."""
-    try:
-        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    except (OSError, IndexError):
-        return None
-    return next((word for word in first.split() if word[:1].isdigit() and "." in word), None)
 
 
 def _here(spec: TrialSpec) -> TrialSpec:
