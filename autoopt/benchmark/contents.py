@@ -35,29 +35,21 @@ LEAST_WIDTH = 8
 """Rows of fewer ids than this are no sequences."""
 
 
-def leaves(batch: Any) -> Iterator[Leaf]:
+def leaves(batch: Any, path: str = "", around: frozenset[int] = frozenset()) -> Iterator[Leaf]:
     """Every leaf of a batch in a fixed order: tensors, arrays, plain values, and objects that tell nothing of theirs.
 
     What refers to itself is walked through once.
+
+    Args:
+        path, around: of a part of a batch: where it lies, and the ids of what holds it.
     """
-    return _leaves(batch, "", set())
-
-
-def _leaves(value: Any, path: str, seen: set[int]) -> Iterator[Leaf]:
-    if isinstance(value, torch.Tensor):
-        yield path, value
-        return
-    parts = parts_of(value)
+    parts = None if isinstance(batch, torch.Tensor) else parts_of(batch)
     if parts is None:
-        if not isinstance(value, _NO_DATA) and not callable(value):
-            yield path, value
-        return
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    for name, part in parts:
-        yield from _leaves(part, path + name, seen)
-    seen.discard(id(value))
+        if isinstance(batch, torch.Tensor) or not (isinstance(batch, _NO_DATA) or callable(batch)):
+            yield path, batch
+    elif id(batch) not in around:
+        for name, part in parts:
+            yield from leaves(part, path + name, around | {id(batch)})
 
 
 def parts_of(value: Any) -> list[Leaf] | None:

@@ -37,21 +37,22 @@ _HANDFUL, _PATIENCE = 4, 2.0
 class Samples:
     """Reads a batch of the user's size from the front of the dataset.
 
-    ``batch``: collated as the user's loader does; None where it cannot be read next to the training.
+    ``items``: the samples; ``batch``: collated as the user's loader does; None where it cannot be read next to the
+    training.
     """
 
     def __init__(self, workload: Workload) -> None:
         data: Any = workload.train_data
         self._loader = data if isinstance(data, DataLoader) else None
-        self._dataset: Any = data.dataset if isinstance(data, DataLoader) else data
+        self._dataset: Any = _of_loader(data)
         self._size = user_batch_size(workload)
         self._batches = bool(self._size) or (self._loader is not None and self._loader.batch_sampler is not None)
         with kept_random_state():
-            self._items = self._read()
+            self.items = self._read()
         self.batch: Any = None
-        if self._items:
+        if self.items:
             with suppress(Exception):  # whatever a collate function insists on, training shows it
-                self.batch = self._collated(self._items if self._batches else self._items[0])
+                self.batch = self._collated(self.items if self._batches else self.items[0])
 
     def _read(self) -> list[Any]:
         self._wanted = count = self._size or (_HANDFUL if self._batches else 1)
@@ -78,7 +79,7 @@ class Samples:
     @property
     def scale(self) -> float:
         """Samples in a batch of the user's over those read of a slow dataset."""
-        return self._wanted / len(self._items) if self._batches and self._items else 1.0
+        return self._wanted / len(self.items) if self._batches and self.items else 1.0
 
     def _collated(self, items: Any) -> Any:
         if self._loader is not None and self._loader.collate_fn is not None:
@@ -90,19 +91,15 @@ class Samples:
 
     def deterministic(self) -> bool | None:
         """Whether the same index gives the same sample under other random numbers; None where that is unknown."""
-        return same_samples(self._dataset) if self._items else None
-
-    def sample_bytes(self) -> int | None:
-        """Bytes of the tensors and arrays of one sample, the largest of those read."""
-        return max(size_of(item) for item in self._items) if self._items else None
+        return same_samples(self._dataset) if self.items else None
 
     def static_shapes(self) -> bool | None:
         """Whether batches have one shape, apart from how many samples they hold; None where not known."""
-        if len(self._items) < 4 or not self._batches:
+        if len(self.items) < 4 or not self._batches:
             return None
-        half = len(self._items) // 2
+        half = len(self.items) // 2
         try:
-            one, other = self._collated(self._items[:half]), self._collated(self._items[half : 2 * half])
+            one, other = self._collated(self.items[:half]), self._collated(self.items[half : 2 * half])
         except Exception:  # a collate function that insists on its own batch
             return None
         return [shape_of(t) for _, t in tensors(one)] == [shape_of(t) for _, t in tensors(other)]
@@ -212,7 +209,7 @@ def _dataset_facts(workload: Workload, samples: Samples) -> DatasetFacts:
         map_style=not iterable,
         samples=length_of(dataset),
         deterministic=samples.deterministic(),
-        sample_bytes=samples.sample_bytes(),
+        sample_bytes=max(map(size_of, samples.items), default=None),
         has_getitems=hasattr(inner, "__getitems__"),
         file=file,
         line=line,

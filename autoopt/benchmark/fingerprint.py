@@ -327,17 +327,14 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         found = {name.replace("_orig_mod.", ""): buffer for name, buffer in model.named_buffers() if buffer.numel()}
         self._model, self._every = model, {n: -(-b.numel() // LEAST_PER_TENSOR) for n, b in found.items()}
-        self.names = [name for name, buffer in found.items() for _ in _spaced(buffer, self._every[name])]
+        self.names = [name for name, b in found.items() for _ in b.reshape(-1)[:: self._every[name]]]
 
     def values(self) -> Array:
         """As they are now; a buffer that was replaced is looked up again."""
         now = {name.replace("_orig_mod.", ""): buffer for name, buffer in self._model.named_buffers()}
-        parts = [_spaced(now[name].detach(), every).float().cpu() for name, every in self._every.items() if name in now]
+        held = [(now[name].detach(), every) for name, every in self._every.items() if name in now]
+        parts = [buffer.reshape(-1)[::every].float().cpu() for buffer, every in held]
         return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
-
-
-def _spaced(buffer: torch.Tensor, every: int) -> torch.Tensor:
-    return buffer.reshape(-1)[::every]
 
 
 def dropouts(model: nn.Module) -> tuple[float, ...]:

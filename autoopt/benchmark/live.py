@@ -100,7 +100,6 @@ class LiveTraining(Protocol):
     restarts: bool
     workload: Workload
     setup: Setup
-    seed: int
     device: Device
     group: Group
     clock: StageClock

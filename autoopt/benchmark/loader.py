@@ -275,9 +275,24 @@ def rebuilt(
         merged["worker_init_fn"] = InTurn(data.worker_init_fn, options["worker_init_fn"])
     changed = "num_workers" in options and options["num_workers"] != data.num_workers
     warnings = check_workers(dataset, users, merged["num_workers"], changed=changed)
-    if type(data) is not DataLoader:
-        return _changed_copy(data, dataset, merged, size, generators, warnings)
     generator = generators.users(data.generator) if data.generator is not None else generators.own("workers")
+    if type(data) is not DataLoader:  # its own __iter__ and __init__ are the user's, so that it is copied
+        if size is not None and size != data.batch_size:
+            raise WorkloadError(
+                f"train_data is a {type(data).__name__}, a DataLoader of its own kind; "
+                "its batch size cannot be changed",
+                hint="give a torch.utils.data.DataLoader or the Dataset",
+            )
+        new = {**consistent(merged), "dataset": dataset, "generator": generator, "_iterator": None}
+        if not new.get("num_workers"):
+            new |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
+        elif new.get("prefetch_factor") is None:
+            new["prefetch_factor"] = 2
+        if "multiprocessing_context" in new:
+            new["_DataLoader__multiprocessing_context"] = new.pop("multiprocessing_context")
+        copied = copy.copy(data)
+        copied.__dict__.update(new)  # torch refuses to set some of them on a live loader
+        return Loader(copied, generators, data.batch_size, warnings)
     how = _sampling(data, dataset, size, merged, generators)
     arguments = {**consistent(merged), **how}
     if "batch_sampler" in how:
@@ -343,34 +358,6 @@ def consistent(options: Mapping[str, Any]) -> dict[str, Any]:
     if "in_order" in options and "in_order" not in inspect.signature(DataLoader.__init__).parameters:
         del options["in_order"]
     return options
-
-
-def _changed_copy(
-    data: DataLoader[Any],
-    dataset: Any,
-    merged: Mapping[str, Any],
-    size: int | None,
-    generators: Generators,
-    warnings: tuple[str, ...],
-) -> Loader:
-    """A subclass of DataLoader: its own ``__iter__`` and ``__init__`` are the user's, so that it is copied."""
-    if size is not None and size != data.batch_size:
-        raise WorkloadError(
-            f"train_data is a {type(data).__name__}, a DataLoader of its own kind; its batch size cannot be changed",
-            hint="give a torch.utils.data.DataLoader or the Dataset",
-        )
-    loader = copy.copy(data)
-    new = {**consistent(merged), "dataset": dataset}
-    if not new.get("num_workers"):
-        new |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
-    elif new.get("prefetch_factor") is None:
-        new["prefetch_factor"] = 2
-    if "multiprocessing_context" in new:
-        new["_DataLoader__multiprocessing_context"] = new.pop("multiprocessing_context")
-    new["generator"] = generators.users(data.generator) if data.generator is not None else generators.own("workers")
-    new["_iterator"] = None
-    loader.__dict__.update(new)  # torch refuses to set some of them on a live loader
-    return Loader(loader, generators, data.batch_size, warnings=warnings)
 
 
 def check_workers(dataset: Any, options: Mapping[str, Any], workers: int, *, changed: bool) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any
@@ -36,7 +36,12 @@ def rebuilding(
 
     def rebuilt(params: Any) -> torch.optim.Optimizer:
         groups = _groups(given, model, names, elsewhere, {id(p) for p in _flat(params)})
-        arguments = _constructor_arguments(given)
+        takes: Mapping[str, inspect.Parameter] = {}
+        with suppress(TypeError, ValueError):  # a class without a signature
+            takes = inspect.signature(type(given)).parameters
+        anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in takes.values())
+        # the defaults that its constructor takes: some hold what no argument sets
+        arguments = {name: value for name, value in given.defaults.items() if anything or name in takes}
         try:
             made = type(given)([{"params": group["params"]} for group in groups], **arguments)
         except (TypeError, ValueError, KeyError):
@@ -132,16 +137,6 @@ def _nearest(name: str, placed: dict[str, int]) -> int:
 
     nearest = max(placed, key=shared, default="")
     return placed[nearest] if shared(nearest) else 0
-
-
-def _constructor_arguments(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The defaults that the class's constructor takes (some hold what no argument sets)."""
-    try:
-        parameters = inspect.signature(type(optimizer)).parameters
-    except (TypeError, ValueError):
-        return {}
-    anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return {name: value for name, value in optimizer.defaults.items() if anything or name in parameters}
 
 
 def _flat(params: Any) -> list[torch.Tensor]:

@@ -248,7 +248,18 @@ class BatchRecorder(Recorder):
         self.kept = own.files() if own is not None else ()
         if asked.evaluates:
             self._own_metric = self._metric(seconds)
-        self._train_on(asked.until, seconds)
+        # to the end of a short training, where that fits; its last steps are written down
+        left, began = asked.until - self._trained, perf_counter()
+        fits = left > 0 and not training.group.agree(left * self._step_seconds > seconds)
+        while fits and self._trained < asked.until and not self._over(began, 2 * seconds):
+            group, _ = self._next()
+            if self._trained == asked.until - LAST:
+                self.record("end")
+            self.record_rate()
+            training.advance(group)
+            self._trained += 1
+            if "end" in self.windows:
+                self.record("end")
         self._read_on(seconds, seconds if asked.reading is None else asked.reading, asked.samples)
         held = _batches(asked.batches, self._held, training) if asked.batches else self._held
         with training.device.watched():
@@ -316,56 +327,34 @@ class BatchRecorder(Recorder):
             self._held_bytes += sum(t.numel() * t.element_size() for batch in whole for _, t in tensors(batch))
         return group, whole
 
-    def _train_on(self, until: int, seconds: float) -> None:
-        """Trains to the end of a short training, where that fits; the last steps are written down."""
-        left = until - self._trained
-        if left <= 0 or self.training.group.agree(left * self._step_seconds > seconds):
-            return
-        began = perf_counter()
-        while self._trained < until and not self._over(began, 2 * seconds):
-            group, _ = self._next()
-            if self._trained == until - LAST:
-                self.record("end")
-            self.record_rate()
-            self.training.advance(group)
-            self._trained += 1
-            if "end" in self.windows:
-                self.record("end")
-
-    def _across_epochs(self) -> None:
-        """Trains across the end of an epoch from the weights of the start, at its rates, with an optimizer that is new.
-
-        Both plans come here from the same place, however many steps they trained before.
-        """
-        training = self.training
-        training.model.load_state_dict(self._start)
-        training.optimizer.state.clear()
-        rates = [group["lr"] for group in training.optimizer.param_groups]
-        self._set_rates(self._start_rates)
-        seed_everything(mix("window", self.draws))
-        self.record("epoch")
-        for _ in range(WINDOW):
-            training.whole_step(self._next(hold=False)[0])
-            self.record("epoch")
-        self._set_rates(rates)
-
     def _set_rates(self, rates: list[Any]) -> None:
         for group, rate in zip(self.training.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
     def _read_on(self, seconds: float, usual: float, samples: int) -> None:
         """Reads the coming batches without training on them, into the third epoch where there is time."""
-        began, read = perf_counter(), self.training.batch_iterator
-        per_epoch = (self.training.lengths.per_epoch or 0) * self.training.lengths.accumulation
+        training, began, read = self.training, perf_counter(), self.training.batch_iterator
+        per_epoch = (training.lengths.per_epoch or 0) * training.lengths.accumulation
         for _ in range(MOST_READ):
             enough = usual if samples_read(self.epochs) >= samples else seconds
             if self._over(began, enough) or (read.epoch >= 3 and ("epoch" in self.windows or not self._trainable)):
                 break
-            before_end = 0 < per_epoch - read.batch <= BEFORE_END * self.training.lengths.accumulation
-            if before_end and self._trainable and "epoch" not in self.windows:
-                self._across_epochs()
-            else:
+            before_end = 0 < per_epoch - read.batch <= BEFORE_END * training.lengths.accumulation
+            if not before_end or not self._trainable or "epoch" in self.windows:
                 self._next()
+                continue
+            # trains across the end of the epoch from the weights of the start, at its rates, with an optimizer that is
+            # new: both plans come here from the same place, however many steps they trained before
+            training.model.load_state_dict(self._start)
+            training.optimizer.state.clear()
+            rates = [group["lr"] for group in training.optimizer.param_groups]
+            self._set_rates(self._start_rates)
+            seed_everything(mix("window", self.draws))
+            self.record("epoch")
+            for _ in range(WINDOW):
+                training.whole_step(self._next(hold=False)[0])
+                self.record("epoch")
+            self._set_rates(rates)
 
     @property
     def _trainable(self) -> bool:

@@ -87,7 +87,15 @@ class RunUnderWay:
     def _one_leg(self, until: float, steps: float) -> None:
         """Trains to the end of the time, or to where something is to be done: an evaluation, a measurement, the end."""
         training, before, first, known = self.training, self.seconds, self.steps, len(self.reported)
-        stop, confirmed = self.group.agree(min(self._next_stop(), max(steps, first + 1))), self._confirmed
+        if training.ends_at is None:  # up to there nobody but a script itself has anything to do
+            next_stop = self.last_step if self._confirmed is not None else self.limit
+        else:
+            # without evaluations the parameters are read eight times
+            evaluates = training.evaluation is not None
+            every = training.lengths.evaluate_every if evaluates else max(int(self.limit) // 8, 1)
+            also = self.evaluated_at if self.evaluated_at > first else self.limit
+            next_stop = min(self.limit, also, (first // every + 1) * every)
+        stop, confirmed = self.group.agree(min(next_stop, max(steps, first + 1))), self._confirmed
 
         def each(_: int, elapsed: float) -> None:
             stretch = training.stretch
@@ -111,21 +119,16 @@ class RunUnderWay:
             if self.steps < stop and self.seconds < self.max_seconds:
                 return  # the other one's turn
             if training.evaluation is not None and not hopeless:
-                self._evaluate()
+                began, target = training.device.now(), self.live.workload.target
+                metrics = training.evaluate()
+                self.seconds += self.group.agree(training.device.now() - began)
+                self.finite = self.finite and all(map(math.isfinite, metrics.values()))
+                value = metrics[target.metric] if target is not None else next(iter(metrics.values()), math.nan)
+                self._tell(self.steps, self.seconds, value)
             self._look(len(self.reported))
         why = self._why_over(self.steps)
         by_itself = training.over and why != "target"
         self.stopped = self.group.agree("not_finite" if hopeless else ENDED if by_itself else why)
-
-    def _next_stop(self) -> float:
-        """The step up to which nobody but a script itself has anything to do."""
-        if self.training.ends_at is None:
-            return self.last_step if self._confirmed is not None else self.limit
-        evaluates, lengths = self.training.evaluation is not None, self.training.lengths
-        # without evaluations the parameters are read eight times
-        every = lengths.evaluate_every if evaluates else max(int(self.limit) // 8, 1)
-        also = self.evaluated_at if self.evaluated_at > self.steps else self.limit
-        return min(self.limit, also, (self.steps // every + 1) * every)
 
     def _why_over(self, steps: int) -> str:
         if self._confirmed is not None and steps >= self.last_step:
@@ -171,15 +174,6 @@ class RunUnderWay:
         if target is None or self.wanted is None or not math.isfinite(value):
             return False
         return value <= self.wanted if target.direction == "min" else value >= self.wanted
-
-    def _evaluate(self) -> None:
-        training, target = self.training, self.live.workload.target
-        began = training.device.now()
-        metrics = training.evaluate()
-        self.seconds += self.group.agree(training.device.now() - began)
-        self.finite = self.finite and all(map(math.isfinite, metrics.values()))
-        value = metrics[target.metric] if target is not None else next(iter(metrics.values()), math.nan)
-        self._tell(self.steps, self.seconds, value)
 
     def _look(self, evaluations: int) -> None:
         """Between two steps: at what has moved, and at weights that are to be kept."""

@@ -77,9 +77,7 @@ class Schedule:
                 for first in list(inspect.signature(self.scheduler.step).parameters.values())[:1]:
                     self._by_metric = first.name.startswith("metric") and first.default is inspect.Parameter.empty
         self._scaled = factor != 1.0 or warmup_steps > 0
-        if self._scaled:
-            self._raw = [float(group["lr"]) for group in optimizer.param_groups]
-            self._scale()
+        self._keep()
         self.idle = self.scheduler is None and not self._scaled
 
     def step(self) -> None:
@@ -88,8 +86,7 @@ class Schedule:
         if self.scheduler is not None and self._interval == "step" and not self._by_metric:
             self._advance(min(floor(self.steps * self._ratio + 1e-9), self._total) - self._moved)
         elif self._scaled and self.steps <= self._warmup:
-            self._restore()
-            self._scale()
+            self._scale(multiplier(self.steps, self._factor, self._warmup))
 
     def epoch(self) -> None:
         """After each epoch."""
@@ -99,7 +96,7 @@ class Schedule:
     def evaluated(self, metric: float) -> None:
         """After each evaluation, for a scheduler that follows the metric (ReduceLROnPlateau)."""
         if self._by_metric:
-            self._restore()
+            self._scale(1.0)
             self.scheduler.step(metric)
             self._keep()
 
@@ -137,7 +134,7 @@ class Schedule:
         return tuple(found)
 
     def _advance(self, count: int) -> None:
-        self._restore()
+        self._scale(1.0)
         for _ in range(count):
             if self._moved:
                 self.scheduler.step()
@@ -149,20 +146,20 @@ class Schedule:
         self._keep()
 
     def _keep(self) -> None:
+        """The rates as they are now are the scheduler's own, which are scaled."""
         if self._scaled:
             self._raw = [float(group["lr"]) for group in self._optimizer.param_groups]
-            self._scale()
+            self._scale(multiplier(self.steps, self._factor, self._warmup))
 
-    def _restore(self) -> None:
-        """The scheduler goes on from its own learning rate, not from the scaled one."""
-        if self._scaled:
-            for group, raw in zip(self._optimizer.param_groups, self._raw, strict=True):
-                _set(group, raw)
-
-    def _scale(self) -> None:
-        times = multiplier(self.steps, self._factor, self._warmup)
+    def _scale(self, times: float) -> None:
+        """Sets so many times the scheduler's own rates; 1: the scheduler goes on from these, not from scaled ones."""
+        if not self._scaled:
+            return
         for group, raw in zip(self._optimizer.param_groups, self._raw, strict=True):
-            _set(group, raw * times)
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(raw * times)
+            else:
+                group["lr"] = raw * times
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -177,10 +174,3 @@ class Schedule:
         self.steps, self._moved, self._raw = state["steps"], state["moved"], list(state["raw"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
-
-
-def _set(group: dict[str, Any], rate: float) -> None:
-    if isinstance(group["lr"], torch.Tensor):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate

@@ -49,10 +49,15 @@ class KeptState:
     """
 
     def __init__(self, model: nn.Module, optimizers: Iterable[Any], device: torch.device, room: int = ROOM) -> None:
-        self._optimizers = [_KeptOptimizer(optimizer) for optimizer in optimizers]
-        tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
-        for optimizer in self._optimizers:
-            tensors |= {id(t): t for t in optimizer.tensors()}
+        self._optimizers = list[tuple[Any, dict[str, Any], list[dict[str, Any]], dict[Any, dict[str, Any]]]]()
+        held: list[Any] = [*model.parameters(), *model.buffers()]
+        for optimizer in optimizers:
+            groups = [dict(group) for group in optimizer.param_groups]
+            states = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+            self._optimizers.append((optimizer, dict(optimizer.__dict__), groups, states))
+            held += [value for group in groups for value in (*group["params"], *group.values())]
+            held += [value for state in states.values() for value in state.values()]
+        tensors = {id(t): t for t in held if isinstance(t, torch.Tensor)}
         size = sum(t.numel() * t.element_size() for t in tensors.values())
         where = device
         if device.type != "cuda" or room * size >= torch.cuda.mem_get_info(device)[0]:
@@ -70,39 +75,18 @@ class KeptState:
         with torch.no_grad():
             for tensor, value in self._tensors:
                 tensor.copy_(value)
-        for optimizer in self._optimizers:
-            optimizer.put_back()
+        for optimizer, attributes, groups, states in self._optimizers:
+            for group, kept in zip(attributes["param_groups"], groups, strict=True):
+                group.clear()
+                group.update(kept)
+                for parameter in group["params"]:
+                    parameter.grad = None
+            optimizer.__dict__.clear()
+            optimizer.__dict__.update(attributes)
+            optimizer.state.clear()
+            for parameter, state in states.items():
+                optimizer.state[parameter] = dict(state)
         set_random_state(self._random)
-
-
-class _KeptOptimizer:
-    """An optimizer's own attributes, groups and state; the tensors in them are named, not copied."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-        self._attributes = dict(optimizer.__dict__)
-        self._groups = [dict(group) for group in optimizer.param_groups]
-        self._state = {parameter: dict(state) for parameter, state in optimizer.state.items()}
-
-    def tensors(self) -> Iterator[torch.Tensor]:
-        for group in self._groups:
-            yield from group["params"]
-            yield from (value for value in group.values() if isinstance(value, torch.Tensor))
-        for state in self._state.values():
-            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
-
-    def put_back(self) -> None:
-        optimizer = self._optimizer
-        for group, kept in zip(self._attributes["param_groups"], self._groups, strict=True):
-            group.clear()
-            group.update(kept)
-            for parameter in group["params"]:
-                parameter.grad = None
-        optimizer.__dict__.clear()
-        optimizer.__dict__.update(self._attributes)
-        optimizer.state.clear()
-        for parameter, state in self._state.items():
-            optimizer.state[parameter] = dict(state)
 
 
 def layout_alone(transform: Transform) -> bool:

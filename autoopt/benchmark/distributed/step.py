@@ -57,7 +57,13 @@ class SharedStep(TrainingStep):
         """One step; ``weights`` are those of these micro-batches, and forgotten with it."""
         if self.begin is not None:
             self.begin()
-        factors = self._factors(batches)
+        weights, self.weights = self.weights, None
+        if weights is None:  # batches that are held: each process has as many samples
+            counts = [samples_of(batch) or 1 for batch in batches]
+            factors = [count / sum(counts) for count in counts]
+        else:
+            whole = sum(samples for _, samples in weights)
+            factors = [weight * samples / max(whole, 1) for weight, samples in weights]
         total: torch.Tensor | None = None
         for number, (batch, factor) in enumerate(zip(batches, factors, strict=True)):
             last = number == len(batches) - 1
@@ -83,14 +89,6 @@ class SharedStep(TrainingStep):
         self.clock.mark("optimizer")
         assert total is not None
         return total
-
-    def _factors(self, batches: list[Any]) -> list[float]:
-        weights, self.weights = self.weights, None
-        if weights is None:  # batches that are held: each process has as many samples
-            counts = [samples_of(batch) or 1 for batch in batches]
-            return [count / sum(counts) for count in counts]
-        whole = sum(samples for _, samples in weights)
-        return [weight * samples / max(whole, 1) for weight, samples in weights]
 
     def _note_call(self, *_: Any) -> None:
         self._called += 1
