@@ -224,7 +224,21 @@ class Judge:
         self.evaluating.candidate(str(one.weights[0]), str(two.weights[0]))
         learning = learning.model_copy(update={"evaluation": self.evaluating.pinned, **self._level(learning)})
         drawn = learning.level == "undecided" and (learning.start_apart or 0.0) <= SAME < (learning.apart or 0.0)
-        return self._drawn_alike(learning) if drawn and (learning.again or 0.0) <= SAME else learning
+        if not drawn or (learning.again or 0.0) > SAME:
+            return learning
+        # the level where both sides draw the same random samples; they go on so where it is shown by that
+        for runner in self.trials.runners.values():
+            runner.draw_alike(True)
+        for name in ("baseline", "candidate"):
+            self._train(name)
+        found = self._apart().model_copy(update={"evaluation": learning.evaluation})
+        found = found.model_copy(update=self._level(found))
+        if found.level == "undecided":
+            for runner in self.trials.runners.values():
+                runner.draw_alike(False)
+            return learning
+        detail = f"{found.detail}; what is drawn at random for a sample is another draw, and was made the same for this"
+        return found.model_copy(update={"level": "equivalent", "detail": detail})
 
     def losses(self) -> tuple[float | None, float | None]:
         """The loss of both sides' weights on the same batches, after one training of each.
@@ -248,21 +262,6 @@ class Judge:
             found, start, again = judge.call(f"{_TASKS}:apart", timeout=PROBE_TIMEOUT, **arguments)["apart"]
         again = again if self.again is None else self.again
         return Learning(steps=2 * self.steps, apart=found, again=again, start_apart=start)
-
-    def _drawn_alike(self, before: Learning) -> Learning:
-        """The level where both sides draw the same random samples; they go on so where it is shown by that."""
-        for runner in self.trials.runners.values():
-            runner.draw_alike(True)
-        for name in ("baseline", "candidate"):
-            self._train(name)
-        found = self._apart().model_copy(update={"evaluation": before.evaluation})
-        found = found.model_copy(update=self._level(found))
-        if found.level == "undecided":
-            for runner in self.trials.runners.values():
-                runner.draw_alike(False)
-            return before
-        detail = f"{found.detail}; what is drawn at random for a sample is another draw, and was made the same for this"
-        return found.model_copy(update={"level": "equivalent", "detail": detail})
 
     def _level(self, learning: Learning) -> JsonDict:
         """The level that distances of weights show, and gradients where these leave it open, with its reason."""

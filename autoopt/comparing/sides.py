@@ -28,6 +28,7 @@ from autoopt.running.baseline_spec import search_path
 from autoopt.script.command import Build, Script, is_launcher
 from autoopt.script.command import parse as read_workload
 from autoopt.storage.fingerprint import source_hashes
+from autoopt.trial.preloading import from_library
 
 _OWN = Path(autoopt.__file__).resolve().parents[1]
 
@@ -135,8 +136,12 @@ def side(given: str, workload: Build | Script | None, python: str | None = None)
 def _found(given: str, workload: Build | Script | None, stack: contextlib.ExitStack) -> Side:
     if given == TODAY:
         return _today(given, workload)
-    if _is_run(given):
-        return _of_run(given, _today(given, workload))
+    if _is_run(given):  # its end, put on today's files: its patch where it has one, else its plan
+        today, result = _today(given, workload), read_result(Path(given))
+        patch = result.patch if today.command is not None else None
+        if patch is not None and patch.diff and all(change.how == "patched" for change in patch.changes):
+            return replace(_patched(today, patch.diff), kind="run")
+        return replace(today, kind="run", plan=result.best.plan)
     if given.endswith(".json"):
         return replace(_today(given, workload), kind="plan", plan=read_plan(Path(given)))
     if given.endswith((".diff", ".patch")):
@@ -171,15 +176,6 @@ def _is_run(given: str) -> bool:
     return given != TODAY and (Path(given) / RESULT_FILE).is_file()
 
 
-def _of_run(given: str, today: Side) -> Side:
-    """The end of a run put on today's files: its patch where it has one, else its plan."""
-    result = read_result(Path(given))
-    patch = result.patch if today.command is not None else None
-    if patch is not None and patch.diff and all(change.how == "patched" for change in patch.changes):
-        return replace(_patched(today, patch.diff), kind="run")
-    return replace(today, kind="run", plan=result.best.plan)
-
-
 def _patched(today: Side, diff: str) -> Side:
     if today.command is None:
         raise UsageError(
@@ -211,15 +207,10 @@ def _revision(given: str, commit: str, workload: Build | Script, root: Path, fol
     words, script = workload.words, workload.files()[0]
     if "-m" not in words and script is not None and not (below / script).exists():
         raise WorkloadError(f"revision {given} has no {script}", hint="name a script that both have")
-    words = (words[0], *(_word(word, root, folder) for word in words[1:]))
+    # an absolute path into the repository as the checkout has it, where it does
+    inside = {word: folder / Path(word).relative_to(root) for word in words[1:] if Path(word).is_relative_to(root)}
+    words = (words[0], *(str(inside[word]) if word in inside and inside[word].exists() else word for word in words[1:]))
     return Side(given, "revision", Script(workload.spec, words), below, commit=commit, root=root)
-
-
-def _word(word: str, root: Path, folder: Path) -> str:
-    """An absolute path into the repository as the checkout has it, where it does."""
-    path = Path(word)
-    there = folder / path.relative_to(root) if path.is_relative_to(root) else None
-    return str(there) if there is not None and there.exists() else word
 
 
 def _there(path: Path | None, root: Path, folder: Path, of: object) -> Path:
@@ -270,7 +261,7 @@ def check_files(files: list[str], each: Side) -> None:
         return
     for name in files:
         path = Path(name)
-        if path.is_relative_to(root) and not path.is_relative_to(_OWN) and not is_installed(path):
+        if path.is_relative_to(root) and not path.is_relative_to(_OWN) and not from_library(path):
             raise UsageError(
                 f"{each.given} imports {path.relative_to(root)} from today's files, not from the revision",
                 hint="give it an environment of its own: --baseline-python, --candidate-python",
@@ -299,30 +290,24 @@ def worktree(commit: str) -> Iterator[tuple[Path, Path]]:
         if git("worktree", "add", "--quiet", "--detach", str(folder), commit, folder=root) is None:
             raise AutooptError(f"git could not check out {commit[:12]} into {folder}")
         try:
-            _link_untracked(root, folder)
+            for name in filter(None, (git("ls-files", "--others", "--directory", "-z", folder=root) or "").split("\0")):
+                target, first = folder / name.rstrip("/"), Path(name).parts[0]
+                code = name.endswith((".py", "__pycache__/")) or any((root / name).glob("*.py"))
+                if code or first.startswith(".") or first == "autoopt-runs" or target.exists():
+                    continue
+                with contextlib.suppress(OSError):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.symlink_to(root / name.rstrip("/"))
             yield root, folder
         finally:
             git("worktree", "remove", "--force", str(folder), folder=root)
             git("worktree", "prune", folder=root)
 
 
-def _link_untracked(root: Path, folder: Path) -> None:
-    listed = git("ls-files", "--others", "--directory", "-z", folder=root) or ""
-    for name in filter(None, listed.split("\0")):
-        target = folder / name.rstrip("/")
-        code = name.endswith((".py", "__pycache__/")) or any((root / name).glob("*.py"))
-        if code or Path(name).parts[0].startswith(".") or Path(name).parts[0] == "autoopt-runs":
-            continue
-        if not target.exists():
-            with contextlib.suppress(OSError):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(root / name.rstrip("/"))
-
-
 def moved(paths: list[str], root: Path, folder: Path) -> tuple[str, ...]:
     """Paths of today, with the checkout in the place of the repository; installed packages stay where they are."""
     today = ((entry, Path(entry).resolve()) for entry in paths)
-    own = {entry: path for entry, path in today if path.is_relative_to(root) and not is_installed(path)}
+    own = {entry: path for entry, path in today if path.is_relative_to(root) and not from_library(path)}
     return tuple(dict.fromkeys(str(folder / own[e].relative_to(root)) if e in own else e for e in paths))
 
 
@@ -336,8 +321,3 @@ def python_path(python: str, root: Path, folder: Path) -> tuple[str, ...]:
         return ()
     own = [path for path in paths if Path(path).resolve().is_relative_to(root) and Path(path).resolve() != _OWN]
     return tuple(path for path in moved(own, root, folder) if Path(path).is_relative_to(folder))
-
-
-def is_installed(path: Path) -> bool:
-    """Whether a file is of an installed package, which is the environment's and no revision's."""
-    return "site-packages" in path.parts or "dist-packages" in path.parts

@@ -194,28 +194,24 @@ class WatchedArm(TrialArm):
         self.position = block.first_step + block.steps
         return block
 
-    def _align(self) -> None:
-        """Trains to the step from which both processes of the pair are measured."""
-        if self.pair.start is None:
-            positions = [arm.position for arm in self.pair.arms.values()]
-            # one that is alone cannot know how far the other one warms up
-            self.pair.start = max(positions) if len(positions) > 1 else 2 * self.position
-        if self.run:
-            self._trained(1)
-        if self.position < self.pair.start:
-            self._trained(self.pair.start - self.position)
-        patience, entries = self._patience + PATIENCE, self.pair.entries
-        self._process.call("autoopt.comparing.tasks:moved_away", timeout=patience, seed=entries)
-        self.aligned = True
-        self._sample()
-
     def _sample(self) -> None:
         found = self._process.call(SAMPLED, timeout=self._patience + PATIENCE, seed=self.pair.entries)
         self.pair.seen.setdefault(self._label, {})[self.run, self.position] = found["values"]
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
-        if not self.aligned:
-            self._align()
+        if not self.aligned:  # trains to the step from which both processes of the pair are measured
+            if self.pair.start is None:
+                positions = [arm.position for arm in self.pair.arms.values()]
+                # one that is alone cannot know how far the other one warms up
+                self.pair.start = max(positions) if len(positions) > 1 else 2 * self.position
+            if self.run:
+                self._trained(1)
+            if self.position < self.pair.start:
+                self._trained(self.pair.start - self.position)
+            patience, entries = self._patience + PATIENCE, self.pair.entries
+            self._process.call("autoopt.comparing.tasks:moved_away", timeout=patience, seed=entries)
+            self.aligned = True
+            self._sample()
         ramp, steps = self.pair.lengths(seconds, min_steps, ramp_seconds)
         whole = self._clock()
         if ramp:
