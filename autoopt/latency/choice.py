@@ -121,18 +121,15 @@ def chosen(found: Latency) -> Latency:
         return found.model_copy(update={"chosen": None, "holds": unheld, "reason": _why_not(found, measured)})
     best = min(fitting, key=lambda v: (v.cost_seconds or 0.0) if found.limit_seconds else v.p95.value)  # type: ignore[union-attr]
     holds: Holds | None = None if found.limit_seconds is None else "yes"
-    return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": _why(found, best, len(fitting))})
-
-
-def _why(found: Latency, best: Served, count: int) -> str:
-    among = f"of {count} variants that hold" if count > 1 else "the only variant that holds"
-    word = ("the cheapest " if found.limit_seconds else "the lowest P95 ") + among if count > 1 else among
+    word = "the only variant that holds"
+    if len(fitting) > 1:
+        word = f"the {'cheapest' if found.limit_seconds else 'lowest P95'} of {len(fitting)} variants that hold"
     text = f"{best.name}: {word}; P95 {best.p95_text}, drop of {found.metric} {best.drop_text}"
     cheapest = best.cost_seconds
     base = next((v for v in found.variants if v.name == "as it is"), None)
     if cheapest and base is not None and base.cost_seconds and base is not best:
         text += f"; a thousand requests take {cheapest:.3g} s of the machine instead of {base.cost_seconds:.3g} s"
-    return text
+    return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": text})
 
 
 def _why_not(found: Latency, measured: Sequence[Served]) -> str:

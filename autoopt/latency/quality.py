@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import repeat
 from time import perf_counter
 from typing import Any, Literal
@@ -51,22 +52,15 @@ def judged(
             for place in range(samples_of(batch))
         ]
         singles = list(cut_to(batches, repeat(1), repeat(None)))
-        each = _each(evaluate, singles, answers, metric)
-        if each is not None and math.isclose(float(np.mean(each)), whole, rel_tol=1e-4, abs_tol=1e-6):
+        each: list[float] = []
+        with suppress(Exception):  # many a metric is not defined for one sample
+            pairs = zip(singles, answers, strict=True)
+            each = [float(evaluate(Recorded([answer]), [single])[metric]) for single, answer in pairs]
+        if each and math.isclose(float(np.mean(each)), whole, rel_tol=1e-4, abs_tol=1e-6):
             return Judged(metric=whole, samples=samples, each=tuple(each))
         drawn = _resampled(evaluate, singles, answers, metric, seed)
     note = "" if drawn else "the metric of recorded answers does not come out, or takes too long to be resampled"
     return Judged(metric=whole, samples=samples, resampled=tuple(drawn), note=note)
-
-
-def _each(evaluate: Evaluate, singles: list[Any], answers: list[Any], metric: str) -> list[float] | None:
-    try:
-        return [
-            float(evaluate(Recorded([answer]), [single])[metric])
-            for single, answer in zip(singles, answers, strict=True)
-        ]
-    except Exception:  # many a metric is not defined for one sample
-        return None
 
 
 def _resampled(evaluate: Evaluate, singles: list[Any], answers: list[Any], metric: str, seed: int) -> list[float]:

@@ -22,7 +22,7 @@ from autoopt.latency.quality import drop
 from autoopt.latency.serving.variants import Variant
 from autoopt.options import Options
 from autoopt.records import Environment, JsonDict, Plan
-from autoopt.records.latency import Judged, Latency, Load, Served
+from autoopt.records.latency import Latency, Load, Served
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.script.command import Build
 from autoopt.search.compare.arena import LiveArm, Source
@@ -93,21 +93,19 @@ def serve_within(
         best = next((one for one in search.screenings if one.served.name == found.chosen), None)
         if best is not None:
             say(f"exporting {best.served.name} with its acceptance test")
-            found = _exported(found, servers, best.variant, directory)
+            folder, warnings = directory.path / "serving", [*found.warnings]
+            try:
+                export(servers, best.variant, found, servers.judged[Plan().key], folder)
+            except TrialFailed as failure:
+                warnings.append(f"it could not be exported: {failure.reason}")
+            else:
+                tested = accept(folder)
+                if tested.exit_code != 0:
+                    warnings.append("the acceptance test of the exported model does not pass in a process of its own")
+                found = found.model_copy(update={"exported": str(folder), "acceptance": tested})
+            found = found.model_copy(update={"warnings": tuple(warnings)})
     directory.write(directory.path / "latency.json", found.model_dump_json(indent=2))
     return found, directory
-
-
-def _exported(found: Latency, servers: Servers, variant: Variant, directory: RunDirectory) -> Latency:
-    folder = directory.path / "serving"
-    try:
-        export(servers, variant, found, servers.judged[Plan().key], folder)
-    except TrialFailed as failure:
-        return found.model_copy(update={"warnings": (*found.warnings, f"it could not be exported: {failure.reason}")})
-    tested, warnings = accept(folder), found.warnings
-    if tested.exit_code != 0:
-        warnings = (*warnings, "the acceptance test of the exported model does not pass in a process of its own")
-    return found.model_copy(update={"exported": str(folder), "acceptance": tested, "warnings": warnings})
 
 
 class Search:
@@ -142,11 +140,23 @@ class Search:
         except TrialFailed as failure:
             raise WorkloadError(f"it cannot be served: {failure.reason}", detail=failure.detail) from None
         try:
-            self._screen_all()
+            self.say("measuring the model without changes")
+            self._screen(BASELINE, max(self.left, LONGEST_START))
+            if self.screenings[0].served.status == "failed":
+                raise WorkloadError(f"the model as it is does not answer: {self.screenings[0].served.reason}")
+            for variant, why in candidates(self._described, self.serve):
+                self._consider(variant, why)
+            for _ in range(2):  # the best with each other that goes with it, and the best of that again
+                ranked = sorted((one for one in self.screenings[1:] if one.open), key=lambda one: one.tail)
+                ranked = [one for one in ranked if one.tail < self.screenings[0].tail]
+                known = {one.variant for one in self.screenings}
+                together = dict.fromkeys(filter(None, (merged(ranked[0].variant, one.variant) for one in ranked)))
+                for variant in [each for each in together if each not in known][:4]:
+                    self._consider(variant, "")
         finally:
-            live, self._live = self._live, None
-            if live is not None:
-                live.close()
+            if self._live is not None:
+                self._live.close()
+            self._live = None
         self._confirm()
         return self._document(spec)
 
@@ -185,23 +195,6 @@ class Search:
             self.account += [Entry(evidence, self._comparisons, row) for row in comparison.rows]
         return found
 
-    def _screen_all(self) -> None:
-        self.say("measuring the model without changes")
-        self._screen(BASELINE, max(self.left, LONGEST_START))
-        if self.screenings[0].served.status == "failed":
-            raise WorkloadError(f"the model as it is does not answer: {self.screenings[0].served.reason}")
-        for variant, why in candidates(self._described, self.serve):
-            self._consider(variant, why)
-        for _ in range(2):  # the best with each other that goes with it, and the best of that again
-            ranked = sorted((one for one in self.screenings[1:] if one.open), key=lambda one: one.tail)
-            ranked = [one for one in ranked if one.tail < self.screenings[0].tail]
-            if not ranked:
-                return
-            known = {one.variant for one in self.screenings}
-            together = dict.fromkeys(filter(None, (merged(ranked[0].variant, one.variant) for one in ranked)))
-            for variant in [v for v in together if v not in known][:4]:
-                self._consider(variant, "")
-
     def _consider(self, variant: Variant, why: str) -> None:
         """Screens a variant where it is applicable and there is time; a measurement that none confirms is of no use."""
         spent, spare = self.options.budget_seconds - self.left, self.left - self.reserve
@@ -233,7 +226,7 @@ class Search:
             reason = found.failure.reason if found.failure else "timeout: it was not measured in its time"
             return self._note(variant, "failed", reason)
         judged = self.servers.judged[plan_of(variant).key]
-        lost = drop(self._baseline, judged, self._described["mode"])
+        lost = drop(self.servers.judged[Plan().key], judged, self._described["mode"])
         served = Served(
             name=variant.name,
             variant=variant.document(),
@@ -306,10 +299,6 @@ class Search:
                 one.note(f"not confirmed: {failed.failure.reason}")
         self._sets = sets
 
-    @property
-    def _baseline(self) -> Judged:
-        return self.servers.judged[Plan().key]
-
     def _pairs(self, variant: Variant) -> list[tuple[ServingArm, ServingArm]]:
         """Processes that were measured alternately: of the model as it is, and of a variant."""
         keys = ("incumbent", Plan().key), ("candidate", plan_of(variant).key)
@@ -346,7 +335,7 @@ class Search:
             requests=facts["requests"],
             metric=facts["metric"],
             mode=facts["mode"],
-            validation_samples=self._baseline.samples,
+            validation_samples=self.servers.judged[Plan().key].samples,
             price_per_hour=self.options.price,
             variants=marked([self._confirmed(one) for one in self.screenings]),
             control=control,

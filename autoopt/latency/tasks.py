@@ -233,12 +233,25 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
     Raises:
         UsageError: no such file.
-        DocumentError: it holds no weights of this model.
+        DocumentError: it cannot be read without executing code, or holds no weights of this model.
     """
-    state = read_weights(path)
-    wanted = set(model.state_dict())
-    state = {name.removeprefix("_orig_mod.").removeprefix("module."): value for name, value in state.items()}
-    if not wanted & set(state):  # Lightning's modules hold the model below a name of their own
+    if not path.is_file():
+        raise UsageError(f"there is no checkpoint {path}", hint="such as autoopt-runs/train/checkpoint.pt")
+    hint = "save it with torch.save(model.state_dict(), path)"
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a damaged file makes torch raise
+        raise DocumentError(f"cannot read the checkpoint {path}: {_reason(error)}", hint=hint) from None
+    for place in PLACES:
+        given = found
+        for key in place:
+            given = given.get(key) if isinstance(given, Mapping) else None
+        if isinstance(given, Mapping) and given and all(isinstance(v, torch.Tensor) for v in given.values()):
+            break
+    else:
+        raise DocumentError(f"{path} holds no weights", hint=hint)
+    state = {name.removeprefix("_orig_mod.").removeprefix("module."): value for name, value in given.items()}
+    if not set(model.state_dict()) & set(state):  # Lightning's modules hold the model below a name of their own
         state = {name.partition(".")[2]: value for name, value in state.items()}
     try:
         model.load_state_dict(state)
@@ -249,31 +262,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
             hint="of a model that a plan has changed (pruning, LoRA, distillation): "
             "docs/how-to/change-the-model.md, Serve the new model",
         ) from None
-
-
-def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The weights in a checkpoint, by name.
-
-    Raises:
-        UsageError: no such file.
-        DocumentError: it cannot be read without executing code, or holds none.
-    """
-    if not path.is_file():
-        raise UsageError(f"there is no checkpoint {path}", hint="such as autoopt-runs/train/checkpoint.pt")
-    try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged file makes torch raise
-        raise DocumentError(
-            f"cannot read the checkpoint {path}: {_reason(error)}",
-            hint="save it with torch.save(model.state_dict(), path)",
-        ) from None
-    for place in PLACES:
-        state = found
-        for key in place:
-            state = state.get(key) if isinstance(state, Mapping) else None
-        if isinstance(state, Mapping) and state and all(isinstance(v, torch.Tensor) for v in state.values()):
-            return dict(state)
-    raise DocumentError(f"{path} holds no weights", hint="save it with torch.save(model.state_dict(), path)")
 
 
 def _reason(error: Exception) -> str:
