@@ -160,7 +160,9 @@ class Journal:
             EnvironmentLacks: the disk is full, the file or its folder is gone, or another error of the disk.
                 The journal then ends with the record before.
         """
-        self._catch_up()
+        if os.fstat(self._file).st_size != self._size:  # a signal broke this off between the write and its book-keeping
+            self.records, self._size = decode(os.pread(self._file, os.fstat(self._file).st_size, 0), str(self.path))
+            os.ftruncate(self._file, self._size)
         line = encode(len(self.records), record)
         if os.fstat(self._file).st_nlink == 0:
             raise EnvironmentLacks(
@@ -177,12 +179,6 @@ class Journal:
             ) from None
         self._size += len(line)
         self.records.append(json.loads(line)["record"])
-
-    def _catch_up(self) -> None:
-        """A signal may have broken off :meth:`append` between the write and its own book-keeping."""
-        if os.fstat(self._file).st_size != self._size:
-            self.records, self._size = decode(os.pread(self._file, os.fstat(self._file).st_size, 0), str(self.path))
-            os.ftruncate(self._file, self._size)
 
     def _write(self, line: bytes) -> None:
         try:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import autoopt
 from autoopt.errors import DocumentError, EnvironmentLacks, NodeLost, TrialFailed, UsageError
@@ -87,7 +87,12 @@ class Run:
         self.directory = directory
         self.clock = clock
         self._journal = journal
-        head = _head(journal)
+        head = journal.records[0] if journal.records else {}
+        if head.get("type") != "run" or not all(name in head for name in ("options", "fingerprint", "created")):
+            raise DocumentError(
+                f"{journal.path} holds no run: it was killed before it began, or is no journal of autoopt's",
+                hint="start the run again",
+            )
         self.options: JsonDict = head["options"]
         self.fingerprint: JsonDict = head["fingerprint"]
         self.created: str = head["created"]
@@ -202,7 +207,19 @@ class Run:
         done = steps[index] if index < len(steps) else None
         if done is not None and done.state in ("ended", "failed"):
             self.took.append(Took(kind, str(key.get("purpose", "")), done.at - done.started))
-            return self._read_back(done, model)
+            self.clock.set_forward(done.started)
+            self.clock.set_forward(done.at)
+            if not self._unread:
+                self._go_live()
+            if done.failure is not None:
+                raise TrialFailed(**done.failure)
+            try:
+                return model.model_validate(done.document)
+            except ValidationError as error:
+                raise DocumentError(
+                    f"{self._journal.path} holds a {done.kind} that is no {model.__name__}: {error}",
+                    hint="it was written by another version of autoopt; start the run again",
+                ) from None
         self._go_live()
         if done is not None and done.down_by(machine()) >= MOST_DOWN:
             failure = TrialFailed("crashed", KILLED, where=kind)
@@ -216,21 +233,6 @@ class Run:
             return self._measure(self._begin(kind, key), measure)
         finally:
             self.took.append(Took(kind, str(key.get("purpose", "")), self.clock.elapsed() - began))
-
-    def _read_back(self, done: Recorded, model: type[R]) -> R:
-        self.clock.set_forward(done.started)
-        self.clock.set_forward(done.at)
-        if not self._unread:
-            self._go_live()
-        if done.failure is not None:
-            raise TrialFailed(**done.failure)
-        try:
-            return model.model_validate(done.document)
-        except ValidationError as error:
-            raise DocumentError(
-                f"{self._journal.path} holds a {done.kind} that is no {model.__name__}: {error}",
-                hint="it was written by another version of autoopt; start the run again",
-            ) from None
 
     def _begin(self, kind: str, key: JsonDict) -> int:
         self.directory.check_space()
@@ -350,16 +352,6 @@ def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorde
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DocumentError(f"{name} is damaged: {type(error).__name__}: {error}") from None
     return dict(steps)
-
-
-def _head(journal: Journal) -> dict[str, Any]:
-    head = journal.records[0] if journal.records else {}
-    if head.get("type") != "run" or not all(name in head for name in ("options", "fingerprint", "created")):
-        raise DocumentError(
-            f"{journal.path} holds no run: it was killed before it began, or is no journal of autoopt's",
-            hint="start the run again",
-        )
-    return head
 
 
 def machine() -> JsonDict:
