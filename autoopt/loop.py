@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from autoopt.options import Options
 from autoopt.records import Stop
-from autoopt.search.ablate import ablate, alone, by_whole_runs, unconfirmed
+from autoopt.search.ablate import ablate, alone, unconfirmed
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.first_training import run_to_target
 from autoopt.search.incumbent_profile import diagnose, simplify
-from autoopt.search.model_scaling import model_scaling
 from autoopt.search.outcome import Outcome, broken_off, finished
 from autoopt.search.rounds import Rounds
 from autoopt.search.run_context import RunContext
-from autoopt.search.scaling import scaling
+from autoopt.search.scaling import model_scaling, scaling
 from autoopt.search.state import SearchState
 from autoopt.search.tuning import tune
 from autoopt.search.verify import seconds_due, verify
@@ -42,33 +41,33 @@ class Loop:
         """
         self.context.begin("benchmark")
         state = self.state = described(self.context, self.options)
-        run_to_target(self.context, state)
-        diagnose(self.context, state)
-        benchmark(self.context, state)
-        tune(self.context, state, self.options)
-        rounds = Rounds(self.context, state)
+        run_to_target(self.context)
+        diagnose(self.context)
+        benchmark(self.context)
+        tune(self.context, self.options)
+        rounds = Rounds(self.context)
         stop = self._rounds(rounds, state)
         rounds.train_kept()
         budget = self.context.allocation.budget
         if state.found:
             self.context.begin("ablate", len(state.rounds))
-        whole = by_whole_runs(self.context, state)
-        rows, dropped = ablate(self.context, state, budget - seconds_due(self.context, state))
-        self.context.note(state, *dropped, *unconfirmed(state, rows, whole=whole))
+        whole = self.context.by_whole_runs
+        rows, dropped = ablate(self.context, budget - seconds_due(self.context))
+        self.context.note(*dropped, *unconfirmed(state, rows, whole=whole))
         self.context.begin("verify", len(state.rounds))
         ablated = state.incumbent
-        verification = verify(self.context, state)  # what time is left then tries each of its changes alone
-        rows = alone(self.context, state, rows if state.incumbent == ablated else [], budget)
+        verification = verify(self.context)  # what time is left then tries each of its changes alone
+        rows = alone(self.context, rows if state.incumbent == ablated else [], budget)
         state.model_scaling = model_scaling(state, self.context.gate.trainings)
-        state.scaling = scaling(self.context, state)
-        return finished(self.context, state, verification, stop, rows)
+        state.scaling = scaling(self.context)
+        return finished(self.context, verification, stop, rows)
 
     def _rounds(self, rounds: Rounds, state: SearchState) -> Stop:
         """Simplifies and optimizes one after the other; the reason why that ended."""
         while not (over := rounds.over()):
             index = len(state.rounds)
             self.context.begin("simplify", index)
-            profile = simplify(self.context, state)
+            profile = simplify(self.context)
             if isinstance(profile, Stop):
                 return profile
             self.context.begin("optimize", index)
@@ -85,4 +84,4 @@ class Loop:
         if self.state is None:
             return None
         self.state.model_scaling = model_scaling(self.state, self.context.gate.trainings)
-        return broken_off(self.context, self.state)
+        return broken_off(self.context)

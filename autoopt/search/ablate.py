@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from math import exp, inf, log, log1p
 from statistics import fmean
@@ -11,7 +13,7 @@ import numpy as np
 
 from autoopt.errors import TrialFailed
 from autoopt.events import AblationMeasured
-from autoopt.records import Ablation, Change, Estimate, Plan, Trial, Verdict
+from autoopt.records import Ablation, Change, Estimate, Plan
 from autoopt.search.accept.trainings import ratio_of_pairs
 from autoopt.search.budget_allocation import STEADY_SECONDS
 from autoopt.search.candidate import FEWEST_PAIRS, PLAIN
@@ -27,7 +29,7 @@ from autoopt.search.state import SearchState
 from autoopt.search.verify import FRESH_SEEDS, seconds_due
 
 
-def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
+def ablate(context: RunContext, deadline: float) -> tuple[list[Ablation], list[str]]:
     """Takes each change of the incumbent away, the least promising first; drops what does not pay.
 
     What made the workload fit may no longer be wanted next to the rest. A dropped change leaves another plan, of which
@@ -37,66 +39,85 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
     Returns:
         The ablation of the plan that is left, leave-one-out alone, and a sentence for each change that was dropped.
     """
-    if by_whole_runs(context, state) and len(state.found) > 1:
-        return _ablate_by_whole_runs(context, state, deadline)
+    state = context.state
+    if context.by_whole_runs and len(state.found) > 1:
+        return _ablate_by_whole_runs(context, deadline)
+
+    def left_out(change: Change) -> Comparison | None:
+        """The comparison of the incumbent with itself without a change; None before there is one."""
+        return compared(state, state.without(change.strategy), state.incumbent, fresh=True)
+
+    def expected(change: Change) -> float:
+        """The log gain of a change in the incumbent: measured without it, else believed."""
+        seen, member = left_out(change), state.together.get(change.strategy)
+        if seen is not None and seen.estimate is not None:
+            return log(seen.estimate.value)
+        return inf if member is None else state.beliefs.of([member])[0]
+
+    def shown(strategy: str) -> bool:
+        """Whether leaving a change out is decided to cost speed: of the plan, or as more was in it."""
+        larger = in_larger_plan(state, strategy)
+        return Decision.ACCEPT in (_decision(state, strategy), larger and larger[0].decision)
+
     rows, dropped, settled = list[Ablation](), list[str](), False
     while state.found and not settled:
         if len(state.found) > 1:
             stepping = [c for c in state.incumbent.changes if not context.between_steps(c.strategy)]
             less = [state.without(change.strategy) for change in stepping]
-            compare_switched(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
+            compare_switched(context, [(base, state.incumbent) for base in less], "candidate", deadline)
         rows, settled = [], True
-        changes = sorted(state.incumbent.changes, key=lambda change: _expected(state, change))
+        changes = sorted(state.incumbent.changes, key=expected)
         for place, change in enumerate(changes):
-            waiting = sum(_left_out(state, each) is None for each in changes[place:])
-            without = _without(context, state, change, deadline, waiting)
+            waiting = sum(left_out(each) is None for each in changes[place:])
+            without = _without(context, change, deadline, waiting)
             row = Ablation(strategy=change.strategy, setting=change.setting, without=without)
-            if without is None or not _drops(context, state, row, without):
+            if without is None or not _drops(context, row, without):
                 rows.append(row)
                 continue
             state.incumbent, settled = state.without(change.strategy), False
             dropped.append(_dropped(change.strategy, without))
-            deadline = min(deadline, context.allocation.budget - seconds_due(context, state))
-    left = [change.strategy for change in state.found if not _shown(state, change.strategy)]
+            deadline = min(deadline, context.allocation.budget - seconds_due(context))
+    left = [change.strategy for change in state.found if not shown(change.strategy)]
     state.together = {name: member for name, member in state.together.items() if name in left}
     return _of_the_rest(state, rows), dropped
 
 
-def _ablate_by_whole_runs(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
+def _ablate_by_whole_runs(context: RunContext, deadline: float) -> tuple[list[Ablation], list[str]]:
     """The same by a whole run of each patch, of which one at most is dropped."""
-    ratios = [(c, _without_by_whole_runs(context, state, c, deadline)) for c in state.incumbent.changes]
-    rows = [Ablation(strategy=c.strategy, setting=c.setting, without=ratio) for c, ratio in ratios]
-    slower = [(row.without.value, row) for row in rows if row.without is not None and row.without.high < 1.0]
-    losers = [one for one in slower if _verifiable(context, state, one[1].strategy)]
+    state, plan, rows = context.state, context.state.incumbent, list[Ablation]()
+    known = context.gate.whole_pairs(plan)
+    before, after = max(pair.baseline.seconds for pair in known), max(pair.best.seconds for pair in known)
+    for change in plan.changes:
+        row, now = Ablation(strategy=change.strategy, setting=change.setting), context.now()
+        if not context.stopping() and now + before + after <= deadline:
+            with suppress(TrialFailed):  # without it the rest does not run, or takes longer than there is time
+                pair = context.gate.trainings.whole_runs(
+                    state.without(change.strategy),
+                    plan,
+                    context.seed + FRESH_SEEDS,
+                    purpose=f"ablation: without {change.strategy}",
+                    max_seconds=deadline - now,
+                )
+                same = pair.time_sliced_same_steps
+                ratio = ratio_of_pairs([pair.log_ratio], state.noise.process_sd, time_sliced=same)
+                row = row.model_copy(update={"without": ratio})
+        rows.append(row)
+    slower = [(row.without, row) for row in rows if row.without is not None and row.without.high < 1.0]
+    losers = [one for one in slower if _verifiable(context, one[1].strategy)]
     if not losers:
         return _of_the_rest(state, rows), []
-    _, loser = min(losers, key=lambda one: one[0])
-    assert loser.without is not None
+    without, loser = min(losers, key=lambda one: one[0].value)
     state.incumbent = state.without(loser.strategy)
     # what is left is confirmed as the whole was: by whole runs, those of the verification
     number, side = int(state.base), Side(plan=state.incumbent)
     state.comparisons[number] = state.comparisons[number].model_copy(update={"candidate": side})
     left = [row for row in rows if row is not loser]
     rows = [row.model_copy(update={"beside": (loser.strategy,)}) if row.without else row for row in left]
-    return rows, [_dropped(loser.strategy, loser.without)]
+    return rows, [_dropped(loser.strategy, without)]
 
 
 def _dropped(strategy: str, without: Estimate) -> str:
     return f"{strategy} was dropped in the ablation: with it the plan is {without.text('.3f')} as fast as without"
-
-
-def _expected(state: SearchState, change: Change) -> float:
-    """The log gain of a change in the incumbent: measured without it, else believed."""
-    seen = _left_out(state, change)
-    if seen is not None and seen.estimate is not None:
-        return log(seen.estimate.value)
-    member = state.together.get(change.strategy)
-    return inf if member is None else state.beliefs.of([member])[0]
-
-
-def _left_out(state: SearchState, change: Change) -> Comparison | None:
-    """The comparison of the incumbent with itself without a change; None before there is one."""
-    return compared(state, state.without(change.strategy), state.incumbent, fresh=True)
 
 
 def _of_the_rest(state: SearchState, rows: list[Ablation]) -> list[Ablation]:
@@ -108,40 +129,6 @@ def _of_the_rest(state: SearchState, rows: list[Ablation]) -> list[Ablation]:
             row = row.model_copy(update={"without": larger[0].estimate, "beside": larger[1]})
         full.append(row)
     return full
-
-
-def _shown(state: SearchState, strategy: str) -> bool:
-    """Whether leaving a change out is decided to cost speed: of the plan, or as more was in it."""
-    larger = in_larger_plan(state, strategy)
-    decisions = (_decision(state, strategy), larger[0].decision if larger is not None else None)
-    return Decision.ACCEPT in decisions
-
-
-def by_whole_runs(context: RunContext, state: SearchState) -> bool:
-    """Whether whole runs of a script have shown what the incumbent brings, and no blocks of steps."""
-    if state.made_by is None or state.made_by.pairs:
-        return False
-    return bool(context.gate.whole_pairs(state.incumbent))
-
-
-def _without_by_whole_runs(context: RunContext, state: SearchState, change: Change, deadline: float) -> Estimate | None:
-    """With a change against without it, by a whole run of each patch; None where the time holds no pair."""
-    plan, base, now = state.incumbent, state.without(change.strategy), context.now()
-    known = context.gate.whole_pairs(plan)
-    longest = max(pair.baseline.seconds for pair in known)
-    if context.stopping() or now + longest + max(pair.best.seconds for pair in known) > deadline:
-        return None
-    try:
-        pair = context.gate.trainings.whole_runs(
-            base,
-            plan,
-            context.seed + FRESH_SEEDS,
-            purpose=f"ablation: without {change.strategy}",
-            max_seconds=deadline - now,
-        )
-    except TrialFailed:  # without it the rest does not run, or takes longer than there is time
-        return None
-    return ratio_of_pairs([pair.log_ratio], state.noise.process_sd, time_sliced=pair.time_sliced_same_steps)
 
 
 def unconfirmed(state: SearchState, rows: list[Ablation], *, whole: bool) -> list[str]:
@@ -156,23 +143,24 @@ def unconfirmed(state: SearchState, rows: list[Ablation], *, whole: bool) -> lis
     return [f"confirmed together, none of them alone: {', '.join(parts)}"] if parts else []
 
 
-def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
+def alone(context: RunContext, rows: list[Ablation], deadline: float) -> list[Ablation]:
     """The same rows with each change tried alone on the baseline, in time; announces them, with intervals that hold
     together."""
-    by_steps = [] if by_whole_runs(context, state) else rows  # of what whole runs have confirmed, blocks show little
+    state = context.state
+    by_steps = [] if context.by_whole_runs else rows  # of what whole runs have confirmed, blocks show little
     changes = [Change(strategy=row.strategy, setting=row.setting) for row in by_steps]
-    plans = {c.strategy: context.runner.registry.order(state.baseline.with_change(c)) for c in changes}
+    plans = {c.strategy: context.registry.order(state.baseline.with_change(c)) for c in changes}
     others = [p for name, p in plans.items() if p != state.incumbent and not context.between_steps(name)]
-    compare_switched(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
+    compare_switched(context, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     done = [] if by_steps else rows
     for row in by_steps:
         plan, ratio = plans[row.strategy], row.without
         if plan == state.incumbent and not context.between_steps(row.strategy):
             # leaving it out and trying it alone are one comparison, which the verification has made once more
-            ratio = next((trial.measured_again for trial in reversed(_kept(state, row.strategy))), None) or ratio
+            ratio = next((trial.measured_again for trial in reversed(state.kept(row.strategy))), None) or ratio
             row = row.model_copy(update={"without": ratio})
         elif not context.between_steps(row.strategy):
-            ratio = _ratio(context, state, state.baseline, plan, deadline, "ablation: alone")
+            ratio = _ratio(context, state.baseline, plan, deadline, "ablation: alone")
         done.append(row.model_copy(update={"alone": ratio}))
     done = held_together(done)
     for row in done:
@@ -194,19 +182,16 @@ def held_together(rows: Sequence[Ablation]) -> list[Ablation]:
     return [row.model_copy(update={"without": widened(row.without), "alone": widened(row.alone)}) for row in rows]
 
 
-def _kept(state: SearchState, strategy: str) -> list[Trial]:
-    return [trial for trial in state.trials if trial.strategy == strategy and trial.verdict is Verdict.KEPT]
-
-
-def _without(context: RunContext, state: SearchState, change: Change, deadline: float, waiting: int) -> Estimate | None:
+def _without(context: RunContext, change: Change, deadline: float, waiting: int) -> Estimate | None:
     """With a change against without it, from fresh processes: the trial that kept it was selected by its own figure.
 
     A single change is measured again by the verification, which compares the same two plans. What was never confirmed
     by itself is decided here, and may take its share of the time, of so many that wait.
     """
+    state = context.state
     plan, base = state.incumbent, state.without(change.strategy)
     if context.between_steps(change.strategy):  # no block of steps shows it: its own trial does
-        kept = reversed(_kept(state, change.strategy))
+        kept = reversed(state.kept(change.strategy))
         return next((trial.time_to_target for trial in kept if not trial.companions), None)
     if len(state.found) > 1:
         share, until, member = 0.0, None, state.together.get(change.strategy)
@@ -215,7 +200,7 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
             if _own(state, change.strategy):  # a narrower interval distinguishes its gain from none
                 until = max(state.beliefs.of([member])[0], log1p(context.min_gain))
         purpose = "ablation: without"
-        ratio = _ratio(context, state, base, plan, deadline, purpose, fresh=True, seconds=share, until=until)
+        ratio = _ratio(context, base, plan, deadline, purpose, fresh=True, seconds=share, until=until)
         if ratio is not None:
             state.measured_again(change.strategy, ratio)
             return ratio
@@ -225,7 +210,6 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
 
 def _ratio(
     context: RunContext,
-    state: SearchState,
     base: Plan,
     plan: Plan,
     deadline: float,
@@ -242,20 +226,20 @@ def _ratio(
         seconds: that it may take, where that is more than a short comparison takes.
         until: half-width of the interval (log) at which it ends; None: where it is decided, or cannot be.
     """
-    known = compared(state, base, plan, fresh=fresh)
+    known = compared(context.state, base, plan, fresh=fresh)
     if known is not None:
         return known.estimate
     if not differ(context, base, plan):
         return None
-    pair = context.pair_seconds(state, base, plan)
+    pair = context.pair_seconds(base, plan)
     needed = FEWEST_PAIRS * pair
     if context.stopping() or context.now() + needed + pair / 2 > deadline:  # they may take longer than those before
         return None
     seconds = max(1.5 * needed, seconds)
     comparison = context.compare(
-        "comparison", base, plan, state, seconds=seconds, deadline=deadline, purpose=purpose, until_error=until
+        "comparison", base, plan, seconds=seconds, deadline=deadline, purpose=purpose, until_error=until
     )
-    _note(state, comparison)
+    _note(context.state, comparison)
     return comparison.estimate if comparison.decision is not Decision.FAILED else None
 
 
@@ -274,8 +258,9 @@ def _own(state: SearchState, strategy: str) -> bool:
     return member is not None and member[0] == strategy
 
 
-def _drops(context: RunContext, state: SearchState, row: Ablation, without: Estimate) -> bool:
+def _drops(context: RunContext, row: Ablation, without: Estimate) -> bool:
     """Whether a change does not pay its place, and there is time to verify the plan without it."""
+    state = context.state
     if len(state.incumbent.changes) < 2 or context.between_steps(row.strategy):
         return False  # a single change is verified anyway
     refused = _decision(state, row.strategy) in (Decision.REJECT, Decision.HARMFUL)
@@ -286,15 +271,17 @@ def _drops(context: RunContext, state: SearchState, row: Ablation, without: Esti
         if _own(state, row.strategy):
             gain, error = state.beliefs.of([state.together[row.strategy]])
         refused = refused or seen < least or gain < max(least, PLAIN * error)
-    return refused and _verifiable(context, state, row.strategy)
+    return refused and _verifiable(context, row.strategy)
 
 
-def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
+def _verifiable(context: RunContext, strategy: str) -> bool:
     """Whether there is time to verify the plan without a change, where the plan with it was trained alternately."""
+    state = context.state
     if not context.gate.trained_pairs(state.incumbent):
         return True
-    less = replace(state, incumbent=state.without(strategy))
-    return not context.stopping() and context.now() + seconds_due(context, less) <= context.allocation.budget
+    less = copy(context)
+    less.state = replace(state, incumbent=state.without(strategy))
+    return not context.stopping() and context.now() + seconds_due(less) <= context.allocation.budget
 
 
 def _decision(state: SearchState, strategy: str) -> Decision | None:
@@ -307,11 +294,6 @@ OF_AN_INTERVAL = 3.0
 """Standard errors, about, of the half-width of an interval that holds at all times."""
 
 
-def undecided(seen: Comparison) -> bool:
-    """Whether more processes may decide it that switch between its plans, as those that it has did."""
-    return seen.decision is Decision.INCONCLUSIVE and seen.mode == SWITCHED
-
-
 def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Comparison | None:
     """The latest comparison of two plans that has a figure or could not be made; None where there was none. A ``fresh``
     one is none by which the search has kept a change, selected by its own figure."""
@@ -322,7 +304,7 @@ def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False)
 
 def differ(context: RunContext, one: Plan, other: Plan) -> bool:
     """Whether two plans come to different setups; False where one of them cannot stand."""
-    fold = context.runner.registry.fold
+    fold = context.registry.fold
     try:
         return fold(one) != fold(other)
     except PLUGIN_ERRORS:
@@ -333,18 +315,21 @@ MORE = 2.0
 """Processes that switch may take so many times the seconds that a decision is thought to take."""
 
 
-def compare_switched(
-    context: RunContext, state: SearchState, pairs: Sequence[tuple[Plan, Plan]], role: SideName, deadline: float
-) -> None:
+def compare_switched(context: RunContext, pairs: Sequence[tuple[Plan, Plan]], role: SideName, deadline: float) -> None:
     """Compares pairs of plans in processes that put a change on and off, where such can, into ``state.ablations``.
 
     Those that are missing or undecided are compared, the first of them first: as many as there is time for in as many
     processes as a decision takes. ``role`` is that of the plan that is the same in each pair.
     """
-    side, fresh = SIDES.index(role), role == "candidate"
-    seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
-    open_ = (plans for plans, known in seen if known is None or undecided(known))
-    others = [plans[1 - side] for plans in open_ if differ(context, *plans)]
+    state, side, fresh = context.state, SIDES.index(role), role == "candidate"
+    others, before = list[Plan](), dict[str, tuple[PairOfProcesses, ...]]()
+    for plans in pairs:
+        known = compared(state, *plans, fresh=fresh)
+        # more processes that switch may decide what those that it has did not
+        open_ = known is None or (known.decision is Decision.INCONCLUSIVE and known.mode == SWITCHED)
+        if open_ and differ(context, *plans):
+            others.append(plans[1 - side])
+            before[others[-1].key] = known.pairs if known is not None else ()
     if not others or context.stopping():
         return
     shared = pairs[0][side]
@@ -363,12 +348,7 @@ def compare_switched(
         role: shared.model_dump(),
         "others": [plan.model_dump() for plan in chosen],
     }
-
-    def pairs_before(plan: Plan) -> tuple[PairOfProcesses, ...]:
-        seen = compared(state, *((plan, shared) if role == "candidate" else (shared, plan)), fresh=True)
-        return seen.pairs if seen is not None and undecided(seen) else ()
-
-    earlier = [pairs_before(plan) for plan in chosen]
+    earlier = [before[plan.key] for plan in chosen]
 
     def measure() -> Several:
         rule = context.rule(until - context.now(), warm_up_seconds=STEADY_SECONDS)
@@ -387,15 +367,15 @@ def compare_switched(
         return Several(comparisons=tuple(contest.run()))
 
     several = context.on_one_machine("comparisons", key, measure, Several)
-    for comparison, known in zip(several.comparisons, earlier, strict=True):
+    for comparison, pairs_before in zip(several.comparisons, earlier, strict=True):
         if comparison is not None:
-            _note(state, comparison, len(known))
+            _note(state, comparison, len(pairs_before))
 
 
 def switchable_from(context: RunContext, shared: Plan, others: Sequence[Plan]) -> tuple[Plan, list[Plan]]:
     """The plan of a process that can take on the shared plan and others, and which of these: as many as can be. It has
     what all of them have in common: a change can be put on, and only then off again."""
-    registry, parts = context.runner.registry, switchable_parts(context.runner)
+    registry, parts = context.registry, switchable_parts(context.runner)
     base, chosen = shared, list[Plan]()
     for plan in others:
         every = (shared, *chosen, plan)

@@ -43,7 +43,7 @@ def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
     )
 
 
-def compare_with_itself(context: RunContext, state: SearchState) -> None:
+def compare_with_itself(context: RunContext) -> None:
     """Makes the A/A control, if it was not made yet: blocks of steps are compared in its light.
 
     The baseline is compared with itself in as many pairs of separate processes as its seconds hold, one at least; where
@@ -52,6 +52,7 @@ def compare_with_itself(context: RunContext, state: SearchState) -> None:
     Raises:
         BaselineFailed: it does not train.
     """
+    state = context.state
     if state.control is not None and state.control.made:
         return
     seconds = context.allocation.noise
@@ -86,7 +87,7 @@ def compare_with_itself(context: RunContext, state: SearchState) -> None:
         raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
     state.noise = noise_of(comparison, Rule(min_gain=context.min_gain))
     state.control = AAControl(comparison=comparison)
-    context.warn(state, *doubts(state.noise, comparison))
+    context.warn(*doubts(state.noise, comparison))
     context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
 
 
@@ -120,7 +121,7 @@ def described(context: RunContext, options: Options) -> SearchState:
         context.runner.memory.limit_bytes = context.gate.memory_limit_bytes
     least, most = options.processes
     check_devices(most, found.environment)
-    state = SearchState(
+    state = context.state = SearchState(
         facts=found.facts,
         environment=found.environment,
         objective=objective_of(found.facts, options),
@@ -130,15 +131,15 @@ def described(context: RunContext, options: Options) -> SearchState:
         unfit=unfit,
     )
     if state.sites is not None and state.sites.metric_patterns:
-        adopt_metric(context, state, state.sites.metric_patterns)
+        adopt_metric(context, state.sites.metric_patterns)
     if state.sites is not None and state.sites.shares:
-        registry = context.runner.registry
+        registry = context.registry
         seen = opportunities(registry, state.case(registry, None, None), context.choice, 1 + context.min_gain)
         context.announce(seen.model_copy(update={"at": context.now()}))
     if least > 1:
         plan = context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan)
         state.baseline = state.incumbent = plan
-    context.warn(state, *context.runner.registry.warnings, *state.facts.warnings)
+    context.warn(*context.registry.warnings, *state.facts.warnings)
     return state
 
 
@@ -179,23 +180,33 @@ def _watched(first: FirstProcess) -> Sites:
     return sites
 
 
-def benchmark(context: RunContext, state: SearchState) -> None:
+def benchmark(context: RunContext) -> None:
     """Measures the baseline: A/A control and first training; where it runs out of memory, the least costly that fits.
-    On a short budget the training waits until there is a plan to train next to it.
+    On a short budget the training waits until there is a plan to train next to it, and where whole runs show what a
+    change brings, blocks of steps wait until something is compared by them.
 
     Raises:
         WorkloadError: the baseline fails, and no plan is found under which it does not.
     """
+    state = context.state
     fitting: Fitting | None = None
     failed = BaselineFailed(state.unfit, "in its first steps") if state.unfit is not None else None
     while state.control is None:
         if failed is not None:
-            fitting = fitting or Fitting(context, state)
-            context.warn(state, fitting.next(failed))
-        failed = _measure(context, state)
+            fitting = fitting or Fitting(context)
+            context.warn(fitting.next(failed))
+        seen, failed = state.diagnosed, None
+        try:
+            if seen is not None and seen.plan == state.baseline:
+                state.control = AAControl.expected(seen)
+            if state.control is None or context.run_seconds() is None:
+                compare_with_itself(context)
+            begin(context)
+        except BaselineFailed as failure:
+            state.control, failed = None, failure
     if state.aa.side.startup is not None:
         context.runner.limits = TimeLimits.following(state.aa.side.startup)
-    if context.gate.probes is not None and state.aa.side.step_seconds is not None:
+    if state.aa.side.step_seconds is not None:
         context.gate.probes.step_seconds = state.aa.side.step_seconds.p50
     runs = (state.trained,) if state.trained is not None else ()
     found = configuration(
@@ -207,22 +218,6 @@ def benchmark(context: RunContext, state: SearchState) -> None:
         processes=state.facts.processes,
     )
     context.announce(BaselineMeasured(at=context.now(), baseline=found))
-
-
-def _measure(context: RunContext, state: SearchState) -> BaselineFailed | None:
-    """The A/A control and the first training; how the baseline failed in one of them, None where it did not. Where
-    whole runs show what a change brings, blocks of steps wait until something is compared by them."""
-    seen = state.diagnosed
-    try:
-        if seen is not None and seen.plan == state.baseline:
-            state.control = AAControl.expected(seen)
-        if state.control is None or context.run_seconds(state) is None:
-            compare_with_itself(context, state)
-        begin(context, state)
-    except BaselineFailed as failed:
-        state.control = None
-        return failed
-    return None
 
 
 _STAGES = {

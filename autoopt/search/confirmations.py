@@ -1,7 +1,8 @@
 """Confirmations: what did well in the screening, by the gain that a second of deciding it may bring.
 
-To decide a change is to confirm that it is faster and that it trains as well: without the time for the second, the
-first is not begun. The likeliest reason of a plan that trains otherwise is suspected, and left out until it is known.
+To decide a change is to confirm, by fresh pairs of processes, that it is faster, and that it trains as well: without
+the time for the second, the first is not begun. The likeliest reason of a plan that trains otherwise is suspected, and
+left out until it is known.
 """
 
 from __future__ import annotations
@@ -9,116 +10,144 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from math import exp, expm1, inf, log, log1p
+from math import exp, expm1, log, log1p
+from statistics import median
 
 from autoopt.records import Change, Quality, Trial, Verdict
-from autoopt.search.ablate import by_whole_runs
-from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.levels import BATCHES
 from autoopt.search.candidate import (
     FEWEST_PAIRS,
-    HOPE,
     Candidate,
-    Screened,
+    OpenTrial,
+    Part,
     combined_of,
-    pairs_to_confirm,
-    without_rivals,
+    makes_other_samples,
+    promised_of,
+    standing_plan,
+    trained_parameters,
+    with_parts,
 )
-from autoopt.search.confirmation import confirm, drawn_otherwise
-from autoopt.search.first_training import train_first
+from autoopt.search.compare.comparison import Decision, PairOfProcesses
+from autoopt.search.compare.noise import compiled_again, learned
+from autoopt.search.compare.sequential_test import alpha_of
+from autoopt.search.first_training import expected, train_first, train_with
 from autoopt.search.outcome import named
-from autoopt.search.planner import Skipped, standing_plan
-from autoopt.search.promised import Part, likely_parts, promised_of, with_parts
+from autoopt.search.planner import Skipped
 from autoopt.search.run_context import RunContext
-from autoopt.search.screening import Screening
+from autoopt.search.screening import Costs, Screened, Screening, likely_parts
 from autoopt.search.state import SearchState
-from autoopt.search.verify import confirmation_of
 from autoopt.strategy import Case, Risk
 
+ONCE_AT_MOST = 0.05
+"""Of the planned steps: more seconds at a start than that are weighed against the steps to the target."""
 
-@dataclass(frozen=True)
-class Costs:
-    """Costs of deciding a candidate here, in seconds."""
 
-    context: RunContext
-    state: SearchState
+def confirm(
+    context: RunContext,
+    candidate: Candidate,
+    *,
+    deadline: float,
+    seconds: float,
+    number: int | None = None,
+    note: str = "",
+    remaining: int = 0,
+    earlier: Sequence[PairOfProcesses] = (),
+) -> Trial:
+    """The trial of a candidate on the incumbent, which it is thereafter where it is kept.
 
-    def pairs(self, *members: Screened) -> float:
-        """Seconds of the pairs of processes that would confirm them together, if they are as good as they looked."""
-        context, state = self.context, self.state
-        gain = sum(member.gain + HOPE * member.error for member in members)
-        starts = state.dearer_start(state.incumbent) + max(state.dearer_start(one.candidate.plan) for one in members)
-        made = len(members[0].pairs(state.incumbent)) if len(members) == 1 else 0
-        pairs = max(pairs_to_confirm(gain, state.noise, context.min_gain) - made, 1)
-        return pairs * (context.allocation.pair + starts)
+    Args:
+        seconds: for its comparison; one that looks worth keeping may take half as much again.
+        number: of the screening that it follows, whose trial it replaces; a new one where None.
+        note: where the candidate comes from, for the reason that the report shows.
+        earlier: pairs of processes from which its comparison goes on; beliefs know them.
+    """
+    state = context.state
+    opened = OpenTrial(context, candidate, "confirming", number, remaining)
+    number, alpha = opened.number, alpha_of(len(state.comparisons), len(state.kept()))
+    comparison = context.compare(
+        "trial",
+        state.incumbent,
+        candidate.plan,
+        seconds=seconds,
+        more_seconds=seconds / 2,
+        deadline=deadline,
+        purpose=f"trial {number}",
+        progress_id=number,
+        earlier=earlier,
+        price=context.gate.price(candidate.plan, state.incumbent),
+        alpha_accept=alpha,
+    )
+    comparison = state.with_fixed_costs(comparison)
+    before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
+    once = median(after) - median(before) if before and after else 0.0
+    dear = once > ONCE_AT_MOST * (state.planned_seconds or expected(context))
+    reported = _shown_by_probes(context, candidate) and not dear
+    # whole runs are of the patch, which is known once what was confirmed together was ablated
+    whole = context.shown_by_whole_runs(candidate.plan)
+    if not reported and comparison.decision is Decision.ACCEPT and whole is None:
+        train_with(context, candidate.plan, comparison)
+    state.comparisons[number] = comparison
+    state.learn(candidate.members, comparison, known=len(earlier))
+    ruling = context.gate.decide(
+        candidate.plan,
+        comparison,
+        state.facts,
+        state.objective,
+        state.noise,
+        deadline=deadline,
+        number=number,
+        alpha_accept=alpha,
+    )
+    state.noise = learned(state.noise, comparison)
+    again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
+    if again:
+        context.warn(f"trial {number}: {again}")
+    trained, parameters = trained_parameters(context, candidate.plan), ""
+    if candidate.strategy.risk is Risk.MODEL and trained is not None:
+        parameters = f"trains {trained:,} parameters of {state.facts.model.trainable_parameters:,}"
+    notes = (ruling.reason, parameters, again, note)
+    ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
+    return opened.ended(ruling, comparison)
 
-    def confirmation(self, *members: Screened) -> float:
-        """The same with the probes that their quality takes; losses may stand in for those of exact changes."""
-        incumbent, risk = self.state.incumbent, self.context.gate.risk_over
-        plans = (m.candidate.plan for m in members)
-        due = (self.context.probes_due(p, incumbent) for p in plans if risk(p, incumbent) is not Risk.EXACT)
-        return self.pairs(*members) + max(due, default=0.0)
 
-    def whole_runs(self) -> float:
-        """Seconds of the least confirmation by whole runs, its probes and what then verifies it included; infinite
-        where they show nothing of what is tried on the incumbent."""
-        context, state = self.context, self.state
-        untouched = context.run_seconds(state)
-        if untouched is None or (state.found and not by_whole_runs(context, state)):
-            return inf
-        run = untouched / max(state.speedup_so_far, 1.0)
-        probes = context.probes_due(None, state.incumbent)
-        return 2 * run + probes + (FEWEST_SEEDS * (untouched + run) if state.found else 0.0)
+def _shown_by_probes(context: RunContext, candidate: Candidate) -> bool:
+    """Whether no training is needed to tell its quality: it is exact, or was probed and passed."""
+    state, gate = context.state, context.gate
+    risk = gate.risk_over(candidate.plan, state.incumbent)
+    if risk is not Risk.NUMERIC or not gate.probes.has(candidate.plan):
+        return risk is Risk.EXACT
+    level = gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+    return level is not None and level.passed is True
 
-    def deadline(self, gain: float = 1.0) -> float:
-        """Until when may be searched, on the run's clock, if what is tried next brings so much and is kept."""
-        state, allocation = self.state, self.context.allocation
-        speedup = state.speedup_so_far * max(gain, 1.0)
-        if by_whole_runs(self.context, state):  # what comes on top is run whole again, as often as verifies it
-            return allocation.last_deadline(speedup)
-        usual = allocation.search_deadline(len(state.found), speedup)
-        confirmed = state.found and confirmation_of(self.context, state) is not None
-        if confirmed and self.context.gate.trained_pairs(state.incumbent):
-            return max(usual, allocation.last_deadline(speedup))  # only another plan needs more than its own trainings
-        return usual
 
-    def latest(self, found: Iterable[Screened], counts: bool = False) -> float:
-        """Deadline of the screening on the run's clock: the best of the clear gains is still to be confirmed, the most
-        that goes together. Where nothing stands out, what may yet do so has the time of a short comparison and its
-        probes; ``counts``: the pair of the next screening is one of its confirmation."""
-        plain = [screened for screened in found if screened.plain]
-        stacks = sorted((s for s in plain if s.candidate.combined), key=lambda s: s.gain)
-        members = stacks[-1:] or without_rivals(plain)
-        if not members:
-            probes = self.context.probes_due(None, self.state.incumbent)
-            pairs = FEWEST_PAIRS - counts
-            return self.deadline() - pairs * self.context.allocation.pair - probes
-        return self.deadline(exp(sum(member.gain for member in members))) - self.confirmation(*members)
-
-    def last_deadline(self) -> float:
-        """Until when what was kept may be ablated: of the end, only what every result needs is kept back."""
-        return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
+def drawn_otherwise(context: RunContext, changes: Sequence[Change]) -> list[Change]:
+    """Those of changes that make other samples of data that draw at random; none where one trains otherwise."""
+    if context.state.facts.dataset.deterministic is not False:
+        return []
+    if any(context.registry[change.strategy].risk.trains_otherwise for change in changes):
+        return []
+    return [change for change in changes if makes_other_samples(context, change)]
 
 
 LIKELY = 0.95
 """The chance of a gain that is worth a part in what is confirmed together: an ablation drops what brings none."""
 
 
-def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
+def quality_first(context: RunContext, screened: Screened) -> Quality | None:
     """The quality level of a candidate that may change what is learnt, before it is confirmed faster.
 
     Where the baseline's first training is due, it takes turns with the candidate's now. None where quality is asked
     afterwards: of a change that leaves the training as it is, or one that may well be no gain.
     """
-    candidate = screened.candidate
+    state, candidate = context.state, screened.candidate
     if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC or not screened.plain:
         return None
     if state.trained is None:  # by probes at weights of the first steps; the end trains what is kept by it
         early = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
         if early is not None and early.passed is not None:
             return early
-    reserve = Costs(context, state).pairs(screened)
-    train_first(context, state, candidate.plan, exp(screened.gain - screened.error), reserve)
+    reserve = Costs(context).pairs(screened)
+    train_first(context, candidate.plan, exp(screened.gain - screened.error), reserve)
     failure = context.gate.trainings.failure(candidate.plan)
     if failure is not None:
         return Quality(method="not_tested", passed=False, detail=failure.reason)
@@ -147,8 +176,8 @@ class Suspect:
 class Suspects:
     """Changes that are left out of all that is confirmed, by blocks of steps or by whole runs."""
 
-    def __init__(self, context: RunContext, state: SearchState) -> None:
-        self.context, self.state = context, state
+    def __init__(self, context: RunContext) -> None:
+        self.context, self.state = context, context.state
         self.all = list[Suspect]()
 
     def of(self, change: Change) -> Suspect | None:
@@ -183,19 +212,19 @@ class Suspects:
             by_data: batches differ, or probes saw them train alike and a whole run ends with another metric: what
                 makes other batches, or other draws of augmentation, comes before what rounds.
         """
-        registry, incumbent = self.context.runner.registry, self.state.incumbent
-        before = registry.fold(incumbent)
+        registry = self.context.registry
+        before = registry.fold(self.state.incumbent)
 
         def key(change: Change) -> tuple[bool, int, float, bool]:
             """By whether it makes other batches, its risk, and its rounding."""
-            risk, plan = registry[change.strategy].risk.rank, standing_plan(registry, incumbent, (change,))
+            risk, plan = registry[change.strategy].risk.rank, standing_plan(self.context, (change,))
             if plan is None:
                 return by_data, risk, 1.0, True
             after = registry.fold(plan)
             other = (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
             return by_data and other, risk, self.context.gate.rounding(plan), other
 
-        return max(drawn_otherwise(self.context, self.state, changes) or changes, key=key)
+        return max(drawn_otherwise(self.context, changes) or changes, key=key)
 
     def without_likeliest(self, candidate: Candidate) -> Candidate | None:
         """A combined candidate less the likeliest reason of another training; None where nothing new is left."""
@@ -204,7 +233,7 @@ class Suspects:
         out = self.likeliest(candidate.changes)
         rest = tuple(change for change in candidate.changes if change != out)
         parts = {name: part for name, part in candidate.parts.items() if out.strategy not in (name, part[0])}
-        return combined_of(self.context.runner.registry, self.state, rest, parts)
+        return combined_of(self.context, rest, parts)
 
 
 class Confirmations:
@@ -214,13 +243,13 @@ class Confirmations:
     round; ``undecided``: changes of which probes do not report whether they train as well.
     """
 
-    def __init__(self, context: RunContext, state: SearchState) -> None:
-        self.context, self.state, self._costs = context, state, Costs(context, state)
+    def __init__(self, context: RunContext) -> None:
+        self.context, self.state, self._costs = context, context.state, Costs(context)
         self.seen_bottleneck: dict[str, str | None] = {}
         self.skipped: Sequence[Skipped] = ()
         self.undecided = list[Change]()
         self._found: list[Screened] = []
-        self.suspects = Suspects(context, state)
+        self.suspects = Suspects(context)
 
     def tried(self, strategy: str) -> None:
         """A strategy was tried, and comes back under another bottleneck only."""
@@ -229,7 +258,7 @@ class Confirmations:
     def whole_of(self, candidate: Candidate, case: Case, likely: Iterable[Part] = ()) -> Candidate:
         """A candidate with ``likely`` parts, and with what predictions promise besides, too little alone."""
         parts = [one for one in (*likely, *promised_of(self.skipped)) if not any(map(self.suspects.of, one[0]))]
-        return with_parts(self.context, self.state, case, candidate, parts)
+        return with_parts(self.context, case, candidate, parts)
 
     def _joined(self, screened: Screened, case: Case) -> Screened:
         """The same with what else is likely to be a gain, as good as beliefs make them together. What may as well be
@@ -258,7 +287,7 @@ class Confirmations:
             left = self._left_for(screened)
             joined = self._joined(screened, screening.case)
             in_time = self._costs.confirmation(joined) <= left
-            if in_time and self._allowed(quality_first(self.context, self.state, joined)):
+            if in_time and self._allowed(quality_first(self.context, joined)):
                 screened = joined
             if self._costs.pairs(screened) > left:
                 later.append(screened)
@@ -275,14 +304,6 @@ class Confirmations:
         trials = (self._confirm(screened, 0) for screened in open_)
         return any(trial is not None and trial.verdict is Verdict.KEPT for trial in trials)
 
-    def on_incumbent(self, found: Iterable[Screened]) -> list[Screened]:
-        """The same on the incumbent as it is now, by their gain."""
-        registry, incumbent = self.context.runner.registry, self.state.incumbent
-        plans = ((one, standing_plan(registry, incumbent, one.candidate.changes)) for one in found)
-        return self.in_order_of_gain(
-            replace(one, candidate=replace(one.candidate, plan=plan)) for one, plan in plans if plan is not None
-        )
-
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its confirmation."""
         return self._costs.deadline(exp(screened.gain)) - self.context.now()
@@ -295,7 +316,7 @@ class Confirmations:
         """Whether nothing speaks against confirming it now: what is known of its quality, or may be asked afterwards. A
         combined candidate that is not shown to train as well comes back without its doubtful part."""
         context, state = self.context, self.state
-        quality = quality_first(context, state, screened)
+        quality = quality_first(context, screened)
         if quality is None or self._allowed(quality):
             price = log(context.gate.price(screened.candidate.plan, state.incumbent))
             if quality is not None and screened.gain + screened.error - price < log1p(context.min_gain) < price:
@@ -375,7 +396,6 @@ class Confirmations:
         self.tried(candidate.strategy.name)
         return confirm(
             context,
-            state,
             candidate,
             deadline=context.now() + left,
             number=screened.trial.id,

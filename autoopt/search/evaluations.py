@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from functools import partial
 
 from autoopt.benchmark.target import whole_run_seconds
 from autoopt.errors import TrialFailed
-from autoopt.records import Estimate, Plan, Quality, Speedup, Trial, Verdict
+from autoopt.records import Estimate, Quality, Speedup, Trial, Verdict
 from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.accept.gate import NOT_TESTED
 from autoopt.search.accept.levels import METRIC_ROUNDING
 from autoopt.search.accept.time_to_target import TrainedRatio
-from autoopt.search.candidate import FEWEST_PAIRS, Candidate, candidate_of, settings_of, skip
-from autoopt.search.confirmation import OpenTrial
+from autoopt.search.candidate import FEWEST_PAIRS, Candidate, OpenTrial, candidate_of, settings_of, skip
 from autoopt.search.outcome import announce_kept
 from autoopt.search.planner import Proposal
 from autoopt.search.run_context import RunContext, key_of
@@ -35,7 +32,6 @@ STAGES = {"evaluate": "evaluation", "checkpoint": "checkpoint"}
 
 def try_evaluations(
     context: RunContext,
-    state: SearchState,
     proposals: Sequence[Proposal],
     case: Case,
     deadline: float,
@@ -52,9 +48,9 @@ def try_evaluations(
     fewest = min(FEWEST_PAIRS, most)
     for proposal in proposals:
         (stage,) = proposal.strategy.stages
-        for setting, answer in settings_of(context, state, proposal.strategy, case):
-            share, left = share_of_run(state, stage), deadline - context.now()
-            seconds, why = fewest * pair_seconds(context, state, stage), ""
+        for setting, answer in settings_of(context, proposal.strategy, case):
+            share, left = share_of_run(context.state, stage), deadline - context.now()
+            seconds, why = fewest * pair_seconds(context, stage), ""
             if share is None:
                 why = f"how much of the run {STAGES[stage]}s take is not known"
             elif (1.0 - share) * max(other, 1.0 + context.min_gain) > 1.0:
@@ -63,13 +59,13 @@ def try_evaluations(
                 time = f"takes about {seconds:.0f} s, and {max(left, 0):.0f} s were left"
                 why = f"no time for it: to time {STAGES[stage]}s {time}"
             if share is None or why:
-                skip(context, state, proposal.strategy, Verdict.NOT_TRIED, why)
+                skip(context, proposal.strategy, Verdict.NOT_TRIED, why)
                 break
-            candidate = candidate_of(context, state, proposal.strategy, case, setting)
+            candidate = candidate_of(context, proposal.strategy, case, setting)
             if candidate is None:
                 answer(None)
                 continue
-            trial = _try(context, state, candidate, stage, share, left, most)
+            trial = _try(context, candidate, stage, share, left, most)
             if most < FEWEST_PAIRS:
                 break
             answer(trial)
@@ -91,33 +87,43 @@ def share_of_run(state: SearchState, stage: str) -> float | None:
     return part.share if part is not None else None
 
 
-def pair_seconds(context: RunContext, state: SearchState, stage: str) -> float:
+def pair_seconds(context: RunContext, stage: str) -> float:
     """Seconds of two processes that evaluate, or save, so often, about; a script trains in between."""
-    run, step = state.run, state.aa.side.step_seconds
+    run, step = context.state.run, context.state.aa.side.step_seconds
     waited = 0.0
     if run is not None:
-        trains = state.sites is not None  # a build() evaluates when it is asked to
+        trains = context.state.sites is not None  # a build() evaluates when it is asked to
         every = run.checkpoint_every if stage == "checkpoint" else run.evaluate_every
         between = (every or 0.0) * (step.p50 if step is not None else run.step_seconds or 0.0) * trains
         waited = EVALUATIONS * ((run.evaluation_seconds or 0.0) + (run.checkpoint_seconds or 0.0) + between)
     return 2 * (context.allocation.start_seconds + waited)
 
 
-def _try(
-    context: RunContext, state: SearchState, candidate: Candidate, stage: str, share: float, seconds: float, most: int
-) -> Trial:
+def _try(context: RunContext, candidate: Candidate, stage: str, share: float, seconds: float, most: int) -> Trial:
     """One setting, until it is decided or its time is up."""
-    opened = OpenTrial(context, state, candidate, "timing evaluations of")
+    state, before = context.state, context.state.incumbent
+    opened = OpenTrial(context, candidate, "timing evaluations of")
     pairs: list[EvaluationPair] = []
-    ruling = Judgement(verdict=Verdict.INCONCLUSIVE, reason="nothing was measured", quality=NOT_TESTED)
+    ruling = Judgement(verdict=Verdict.INCONCLUSIVE, reason="nothing was measured")
     same = stage == "evaluate" and "batch_size" not in candidate.change.setting
+
+    def measure() -> EvaluationPair:
+        """A pair of processes, the incumbent's first in every other pair; ``TrialFailed`` where one does not train."""
+        found: dict[str, HeldEvaluations] = {}
+        plans = {"incumbent": before, "candidate": candidate.plan}
+        for side in reversed(plans) if len(pairs) % 2 else plans:
+            with context.runner.trial(plans[side], "evaluations") as process:
+                task = "autoopt.benchmark.tasks:evaluations"
+                reported = process.call(task, timeout=600.0, count=EVALUATIONS, seconds=300.0, stage=stage)
+                found[side] = HeldEvaluations.model_validate(reported)
+        return EvaluationPair(**found)
+
     while len(pairs) < most and not context.stopping():
-        key = {**key_of(f"trial {opened.number}", state.incumbent, candidate.plan), "pair": len(pairs)}
-        measure = partial(_measured, context, (state.incumbent, candidate.plan), stage, len(pairs))
+        key = {**key_of(f"trial {opened.number}", before, candidate.plan), "pair": len(pairs)}
         try:
             pair = context.run.step("evaluations", key, measure, EvaluationPair)
         except TrialFailed as failure:
-            ruling = Judgement(verdict=Verdict.FAILED, reason=failure.reason, quality=NOT_TESTED)
+            ruling = Judgement(verdict=Verdict.FAILED, reason=failure.reason)
             break
         pairs.append(pair)
         ruling = rule_on_evaluations(pairs, share, context.min_gain, same_batches=same, stage=stage)
@@ -129,29 +135,13 @@ def _try(
             break
     if ruling.time_to_target is not None:
         ruling = ruling.model_copy(update={"planned_steps": state.planned_steps})
-    before = state.incumbent
     trial = opened.ended(ruling)
     if trial.verdict is Verdict.KEPT and ruling.between_ratio is not None:
-        fold = context.runner.registry.fold
+        fold = context.registry.fold
         context.gate.evaluations.measured(stage, fold(candidate.plan), fold(before), ruling.between_ratio)
         state.between_ratio[stage] = state.between_ratio.get(stage, 1.0) * ruling.between_ratio
-        announce_kept(context, state, state.aa.side, Speedup(time_to_target=trial.time_to_target))
+        announce_kept(context, state.aa.side, Speedup(time_to_target=trial.time_to_target))
     return trial
-
-
-def _measured(context: RunContext, plans: tuple[Plan, Plan], stage: str, number: int) -> EvaluationPair:
-    """A pair of processes, the incumbent's first in every other pair.
-
-    Raises:
-        TrialFailed: one of them does not train.
-    """
-    found: dict[int, HeldEvaluations] = {}
-    for side in (0, 1) if number % 2 == 0 else (1, 0):
-        with context.runner.trial(plans[side], "evaluations") as process:
-            task = "autoopt.benchmark.tasks:evaluations"
-            reported = process.call(task, timeout=600.0, count=EVALUATIONS, seconds=300.0, stage=stage)
-            found[side] = HeldEvaluations.model_validate(reported)
-    return EvaluationPair(incumbent=found[0], candidate=found[1])
 
 
 def rule_on_evaluations(
@@ -165,7 +155,7 @@ def rule_on_evaluations(
     """
     failed = next((side.why for pair in pairs for side in (pair.incumbent, pair.candidate) if side.why), "")
     if failed or not pairs:
-        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=failed or "nothing was measured", quality=NOT_TESTED)
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=failed or "nothing was measured")
     quality = _same_metric(pairs, same_batches=same_batches)
     both = [(_seconds(pair.incumbent), _seconds(pair.candidate)) for pair in pairs]
     each = TrainedRatio(tuple(math.log(before / after) for before, after in both), 0.0).estimate
@@ -194,13 +184,19 @@ def _seconds(side: HeldEvaluations) -> float:
 
 def _same_metric(pairs: Sequence[EvaluationPair], *, same_batches: bool) -> Quality:
     """Whether an evaluation counts the same samples and gives the same metric, to rounding."""
-    for before, after in ((pair.incumbent.samples, pair.candidate.samples) for pair in pairs):
-        if before != after:
-            detail = f"evaluated on {after} samples where the incumbent was evaluated on {before}"
-            return Quality(method="metric", passed=False, detail=detail)
-    name = next((pair.incumbent.metric for pair in pairs if pair.incumbent.metric), None)
     sides, samples = [(pair.incumbent, pair.candidate) for pair in pairs], pairs[0].incumbent.samples
-    values = [(b.value, a.value, _tolerance(b, a)) for b, a in sides if b.value is not None and a.value is not None]
+    for before, after in sides:
+        if before.samples != after.samples:
+            detail = f"evaluated on {after.samples} samples where the incumbent was evaluated on {before.samples}"
+            return Quality(method="metric", passed=False, detail=detail)
+    name = next((before.metric for before, _ in sides if before.metric), None)
+    values = list[tuple[float, float, float]]()
+    for before, after in sides:
+        if before.value is not None and after.value is not None:
+            # apart by rounding: of sums, and of the decimals with which both are reported
+            digits = [side.digits for side in (before, after) if side.digits is not None]
+            least = METRIC_ROUNDING * max(abs(before.value), abs(after.value))
+            values.append((before.value, after.value, max(least, 1.01 * 10.0 ** -max(digits) if digits else 0.0)))
     if len(values) < len(pairs):
         if same_batches and samples is not None:
             detail = f"the same {samples} samples in the same batches"
@@ -214,10 +210,3 @@ def _same_metric(pairs: Sequence[EvaluationPair], *, same_batches: bool) -> Qual
         detail = f"{name} {new:.6g} as before, of the same samples and weights"
     known = {"metric": name, "baseline": old, "candidate": new, "margin": tolerance, "level": level if passed else None}
     return Quality.model_validate({"method": "metric", "passed": passed, "detail": detail, **known})
-
-
-def _tolerance(before: HeldEvaluations, after: HeldEvaluations) -> float:
-    """How far two values may be apart by rounding: of sums, and of the decimals with which both are reported."""
-    size = max(abs(before.value or 0.0), abs(after.value or 0.0))
-    digits = [side.digits for side in (before, after) if side.digits is not None]
-    return max(METRIC_ROUNDING * size, 1.01 * 10.0 ** -max(digits) if digits else 0.0)

@@ -21,7 +21,7 @@ from autoopt.search.accept.evidence import near_limit
 from autoopt.search.compare.comparison import most
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, unwanted
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState, changes_text
+from autoopt.search.state import changes_text
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
 from autoopt.strategy import Strategy
 
@@ -41,8 +41,6 @@ MOST_DRAWN = 64
 ATTEMPT_SECONDS = 900.0
 MOST_STEPS = 16
 """Settings of one strategy that are screened."""
-
-Rung = tuple[float, Change]
 
 
 class Attempt(Record):
@@ -86,8 +84,8 @@ class Fitting:
     The state gets the reference as its baseline, and a trial for each plan that did not fit.
     """
 
-    def __init__(self, context: RunContext, state: SearchState) -> None:
-        self.context, self.state = context, state
+    def __init__(self, context: RunContext) -> None:
+        self.context, self.state = context, context.state
         self._outcomes: dict[str, tuple[Plan, str]] = {}  # why each does not fit; empty where it does
         self._tight: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
@@ -110,7 +108,14 @@ class Fitting:
         if found is None and self.context.stopping():
             raise Interrupted("stopped before a plan was found under which the workload fits in memory")
         if found is None:
-            raise self._nothing() from failure
+            lines = [
+                f"{changes_text(each.changes) or 'as it is'}: {reason}" for each, reason in self._outcomes.values()
+            ]
+            lines += [f"{name}: not tried: {reason}" for name, reason in self._left_out.items()]
+            more = "; a larger --budget leaves time to try more" if self.context.now() > self._deadline else ""
+            hint = f"take a smaller batch or model, or a device with more memory{more}"
+            what = "the baseline failed: it does not fit in memory, and nothing that was tried makes it fit"
+            raise WorkloadError(what, hint=hint, detail="\n".join(lines)) from failure
         self.state.baseline = self.state.incumbent = self.context.gate.baseline = found
         tight = f" (only just: {self._tight[found.key]})" if found.key in self._tight else ""
         return (
@@ -122,28 +127,38 @@ class Fitting:
     def _find(self) -> Plan | None:
         """The least costly plan that fits with room to spare."""
         costs: dict[str, float] = {}
-        for strategy in self.context.runner.registry.values():
+        for strategy in self.context.registry.values():
             reason = unwanted(strategy, self.context.choice)
             if reason and type(strategy).memory_savings is not Strategy.memory_savings:
                 self._left_out[strategy.name] = reason
             elif not reason and (rungs := self._ladder(strategy.name, Plan())):
                 costs[strategy.name] = rungs[0][0]
 
-        def strongest_fits(*names: str) -> bool:
-            strongest = self._plan(names, {})
-            return strongest is not None and self._fits(strongest)
+        def fit(*names: str, **levels: int) -> bool:
+            plan = self._plan(names, levels)
+            return plan is not None and self._fits(plan)
 
-        for names in self._groups(costs):
-            if strongest_fits(*names):
-                most = sum(costs[name] for name in names)
-                cheaper = sorted((name for name in costs if costs[name] < most), key=lambda name: costs[name])
-                found = next(filter(strongest_fits, cheaper), None)
-                return self._relaxed((found,) if found else names)
-        return None
+        names = next((each for each in self._groups(costs) if fit(*each)), None)
+        if names is None:
+            return None
+        most = sum(costs[name] for name in names)
+        cheaper = sorted((name for name in costs if costs[name] < most), key=lambda name: costs[name])
+        found = next(filter(fit, cheaper), None)
+        names = (found,) if found else names
+        # each saves no more than it must next to the others: a reference that saves more is a slow one
+        self._deadline = max(self._deadline, self._relaxed_by)
+        levels: dict[str, int] = {}
+        for name in reversed(names):
+            low, high = 0, max(len(self._ladder(name, Plan())) - 1, 0)  # the last one fits
+            while low < high:
+                middle = (low + high) // 2
+                low, high = (low, middle) if fit(*names, **{**levels, name: middle}) else (middle + 1, high)
+            levels[name] = high
+        return self._plan(names, levels)
 
     def _groups(self, costs: dict[str, float]) -> Iterator[tuple[str, ...]]:
         """Sets of strategies: few that save little before many, the last resort last, few before many, then by cost."""
-        registry, limit = self.context.runner.registry, self.state.environment.device_memory_bytes
+        registry, limit = self.context.registry, self.state.environment.device_memory_bytes
         little = set[str]()
         for name in costs:
             with suppress(*PLUGIN_ERRORS):
@@ -159,9 +174,9 @@ class Fitting:
         every = (names for size in range(1, len(costs) + 1) for names in combinations(costs, size))
         yield from sorted(every, key=order)
 
-    def _ladder(self, name: str, plan: Plan) -> list[Rung]:
-        """The strategy's settings over a plan that take less memory, least first."""
-        registry = self.context.runner.registry
+    def _ladder(self, name: str, plan: Plan) -> list[tuple[float, Change]]:
+        """The strategy's settings over a plan that take less memory, least first, each with its cost."""
+        registry = self.context.registry
         strategy = registry[name]
         try:
             case = self.state.case_of(plan, registry, fits=False)
@@ -176,7 +191,7 @@ class Fitting:
             self._left_out.setdefault(name, applies.reason)
         return rungs if applies else []
 
-    def _plan(self, names: Sequence[str], rungs: dict[str, int]) -> Plan | None:
+    def _plan(self, names: Sequence[str], levels: dict[str, int]) -> Plan | None:
         """The plan of these strategies, each at its level (else the last); None where they exclude one another."""
         plan = Plan()
         try:
@@ -184,52 +199,27 @@ class Fitting:
                 ladder = self._ladder(name, plan)
                 if not ladder:
                     return None
-                change = ladder[min(rungs.get(name, len(ladder)), len(ladder) - 1)][1]
-                plan = candidate_plan(self.context.runner.registry, plan, (change,))
-            return plan if self._same_batch(plan) and self.context.runner.in_source(plan) else None
+                change = ladder[min(levels.get(name, len(ladder)), len(ladder) - 1)][1]
+                plan = candidate_plan(self.context.registry, plan, (change,))
+            facts, batch = self.state.facts, self.context.registry.fold(plan).batch
+            same = batch.size is None
+            if facts.batch_size is not None:
+                count = batch.accumulation or facts.accumulation
+                same = (batch.size or facts.batch_size) * count == facts.batch_size * facts.accumulation
+            return plan if same and self.context.runner.in_source(plan) else None
         except PLUGIN_ERRORS:  # it says so where it is asked alone
             return None
 
-    def _same_batch(self, plan: Plan) -> bool:
-        facts, batch = self.state.facts, self.context.runner.registry.fold(plan).batch
-        if facts.batch_size is None:
-            return batch.size is None
-        count = batch.accumulation or facts.accumulation
-        return (batch.size or facts.batch_size) * count == facts.batch_size * facts.accumulation
-
-    def _relaxed(self, names: Sequence[str]) -> Plan | None:
-        """The same strategies, each saving no more than it must next to the others: its settings are halved. A
-        reference that saves more than it must is a slow one, so that there is some time for this."""
-        self._deadline = max(self._deadline, self._relaxed_by)
-        rungs: dict[str, int] = {}
-        for name in reversed(names):
-            low, high = 0, max(len(self._ladder(name, Plan())) - 1, 0)  # the last one fits
-            while low < high:
-                middle = (low + high) // 2
-                plan = self._plan(names, {**rungs, name: middle})
-                if plan is not None and self._fits(plan):
-                    high = middle
-                else:
-                    low = middle + 1
-            rungs[name] = high
-        return self._plan(names, rungs)
-
     def _fits(self, plan: Plan) -> bool:
-        """Whether it trains with room to spare. When the time is up, single strategies are tried until one does."""
+        """Whether it trains with room to spare. When the time is up, single strategies are tried until one does. Each
+        that does not fit is a trial of the result."""
         if plan.key in self._outcomes:
             return not self._outcomes[plan.key][1]
+        context, began = self.context, self.context.now()
         found = any(not reason for _, reason in self._outcomes.values())
-        spent = self.context.now() > self._deadline and (len(plan.changes) > 1 or found)
-        if spent or self.context.stopping():
+        if context.stopping() or (began > self._deadline and (len(plan.changes) > 1 or found)):
             return False
-        reason = self._try(plan)
-        self._outcomes[plan.key] = plan, reason
-        return not reason
-
-    def _try(self, plan: Plan) -> str:
-        """Why a plan does not fit; empty where it does. Each that does not is a trial of the result."""
-        context, number, began = self.context, self.state.next_id(), self.context.now()
-        *others, last = plan.changes
+        number, (*others, last) = self.state.next_id(), plan.changes
         context.announce(TrialStarted(at=began, id=number, round=0, strategy=last.strategy, setting=last.setting))
         draws = 1 if self.state.facts.static_shapes else MOST_DRAWN
         key, peak = {"plan": plan.model_dump()}, None
@@ -249,7 +239,7 @@ class Fitting:
             companions=tuple(others),
             verdict=Verdict.KEPT if not reason else Verdict.HARMFUL if plan.key in self._tight else Verdict.FAILED,
             reason=reason or "it fits",
-            risk=context.runner.registry[last.strategy].risk.value,
+            risk=context.registry[last.strategy].risk.value,
             peak_memory_bytes=peak,
             seconds=context.now() - began,
             log=context.runner.latest_log,
@@ -258,14 +248,5 @@ class Fitting:
         if reason:
             self.state.trials.append(trial)
         context.announce(TrialEnded(at=context.now(), trial=trial))
-        return reason
-
-    def _nothing(self) -> WorkloadError:
-        spent = self.context.now() > self._deadline
-        lines = [f"{changes_text(plan.changes) or 'as it is'}: {reason}" for plan, reason in self._outcomes.values()]
-        lines += [f"{name}: not tried: {reason}" for name, reason in self._left_out.items()]
-        hint = "take a smaller batch or model, or a device with more memory"
-        if spent:
-            hint += "; a larger --budget leaves time to try more"
-        what = "the baseline failed: it does not fit in memory, and nothing that was tried makes it fit"
-        return WorkloadError(what, hint=hint, detail="\n".join(lines))
+        self._outcomes[plan.key] = plan, reason
+        return not reason

@@ -46,25 +46,26 @@ AGAIN_AT_MOST = 0.025
 """A profile that was disturbed is taken once more where the first took no larger share of the budget than this."""
 
 
-def diagnose(context: RunContext, state: SearchState) -> None:
+def diagnose(context: RunContext) -> None:
     """Shows what strategies are predicted to bring a script, before anything is compared.
 
     On a short budget this profile is the first round's; a longer one has a longer one taken later. What is wrong with
     the script shows where it is compared with itself.
     """
+    state = context.state
     if state.sites is None:
         return
     short = _seconds(context) <= EARLY_SECONDS
-    trace = _trace(context, state) if short else None
+    trace = _trace(context) if short else None
     key = {"plan": state.incumbent.model_dump()}
 
     def predict(seen: StageProfile) -> None:
         pipeline = build_round(_description(state), seen)[1]
-        queue = queue_by(seen, pipeline, state, context.runner.registry, context.choice, context.min_gain)
+        queue = queue_by(seen, pipeline, state, context.registry, context.choice, context.min_gain)
         context.announce(Predicted(at=context.now(), predictions=queue.predictions))
 
     seconds = min(_seconds(context), EARLY_SECONDS)
-    measure = partial(_profiled, context, state, seconds, advise=short, trace=trace, on_profile=predict)
+    measure = partial(_profiled, context, seconds, advise=short, trace=trace, on_profile=predict)
     with suppress(TrialFailed):
         state.diagnosed = context.run.step("diagnose", key, measure, StageProfile)
 
@@ -83,7 +84,7 @@ def queue_by(
     return build_queue(registry, known.case(registry, pipeline, None), choice, 1 + min_gain)
 
 
-def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline | None] | Stop:
+def simplify(context: RunContext) -> tuple[Round, Pipeline | None] | Stop:
     """Measures every stage of the incumbent alone.
 
     Returns:
@@ -92,13 +93,14 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
     Raises:
         BaselineFailed: the incumbent is the baseline, and does not train.
     """
+    state = context.state
     index, diagnosed = len(state.rounds), state.diagnosed
     first = index == 0 and _seconds(context) <= EARLY_SECONDS  # a longer budget has a longer profile, too
     if first and diagnosed is not None and diagnosed.plan == state.incumbent:
-        return _round(context, state, diagnosed, index)
-    trace = _trace(context, state) if index == 0 else None
+        return _round(context, diagnosed, index)
+    trace = _trace(context) if index == 0 else None
     description, usual = _description(state), _usual_step(state)
-    profiled = partial(_profiled, context, state, _seconds(context), advise=index == 0, trace=trace)
+    profiled = partial(_profiled, context, _seconds(context), advise=index == 0, trace=trace)
 
     def measure() -> StageProfile:
         began = context.now()
@@ -119,7 +121,7 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
         short = failure.where == ScriptEnded.WHERE
         why = "a run of it is over before its steps can be measured" if short else failure.reason
         return Stop(reason=StopReason.EXHAUSTED, detail=f"the incumbent could not be profiled: {why}")
-    return _round(context, state, seen, index)
+    return _round(context, seen, index)
 
 
 def _seconds(context: RunContext) -> float:
@@ -134,14 +136,14 @@ def _description(state: SearchState) -> Description:
 
 def _profiled(
     context: RunContext,
-    state: SearchState,
     seconds: float,
     *,
     advise: bool,
     trace: str | None,
     on_profile: Callable[[StageProfile], None] = lambda seen: None,
 ) -> StageProfile:
-    registry = context.runner.registry
+    state = context.state
+    registry = context.registry
     wanted = [name for name, each in registry.items() if not unwanted(each, context.choice)]
     return profile_stages(
         context.runner,
@@ -157,20 +159,21 @@ def _profiled(
     )
 
 
-def _trace(context: RunContext, state: SearchState) -> str | None:
+def _trace(context: RunContext) -> str | None:
     """The folder of a trace, where that takes a small part of the budget only; a trace shows the steps, no more."""
-    usual, budget = _usual_step(state), context.allocation.budget
+    usual, budget = _usual_step(context.state), context.allocation.budget
     seconds = TRACE_SECONDS + TRACED_STEPS * (usual or 0.0)
     if seconds <= TRACE_AT_MOST * budget:
         return str(context.run.directory.traces)
-    state.missing.append(f"a trace of the baseline: it takes about {seconds:.0f} s of a {budget:.0f} s budget")
+    context.state.missing.append(f"a trace of the baseline: it takes about {seconds:.0f} s of a {budget:.0f} s budget")
     return None
 
 
-def _round(context: RunContext, state: SearchState, seen: StageProfile, index: int) -> tuple[Round, Pipeline | None]:
+def _round(context: RunContext, seen: StageProfile, index: int) -> tuple[Round, Pipeline | None]:
+    state = context.state
     state.profiles[seen.plan.key] = seen
     state.missing += [text for text in seen.missing if text not in state.missing]
-    context.warn(state, *seen.doubts)
+    context.warn(*seen.doubts)
     state.facts = state.facts.model_copy(update={"inspected": {**seen.inspected, **state.tuned}})
     if index == 0:
         state.advice = seen.advice
@@ -187,7 +190,7 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     if disturbed:
         believed = "its predictions exclude only slower candidates"
         words = f"round {index}: {disturbed}; {believed}: measure again on a quiet machine"
-        context.warn(state, words)
+        context.warn(words)
     return round_, Pipeline(pipeline.round, doubtful=bool(disturbed)) if pipeline is not None else None
 
 

@@ -17,7 +17,6 @@ from autoopt.records import (
     Decided,
     Environment,
     Estimate,
-    Peaks,
     Plan,
     Quality,
     Speedup,
@@ -49,21 +48,20 @@ class Outcome:
     ablation: list[Ablation] = field(default_factory=list)
 
 
-def finished(
-    context: RunContext, state: SearchState, verification: Verification, stop: Stop, rows: list[Ablation]
-) -> Outcome:
+def finished(context: RunContext, verification: Verification, stop: Stop, rows: list[Ablation]) -> Outcome:
     """The outcome of a run that came to its end, announced."""
-    outcome, goal = outcome_of(state, verification, stop, rows), state.objective.has_target
+    outcome, goal = outcome_of(context.state, verification, stop, rows), context.state.objective.has_target
     context.announce(Verified(at=context.now(), best=outcome.best, speedup=outcome.speedup, has_target=goal))
     context.announce(Stopped(at=context.now(), stop=stop))
     return outcome
 
 
-def broken_off(context: RunContext, state: SearchState) -> Outcome:
+def broken_off(context: RunContext) -> Outcome:
     """The outcome of a run that was stopped at once: what was not verified is not the best, the baseline is."""
+    state = context.state
     if state.found:
         names = ", ".join(change.strategy for change in state.found)
-        context.warn(state, f"broken off before it was verified: {names}; autoopt resume goes on from here")
+        context.warn(f"broken off before it was verified: {names}; autoopt resume goes on from here")
     state.incumbent = state.baseline
     stop = Stop(reason=StopReason.INTERRUPTED, detail="stopped at once; nothing was verified")
     return outcome_of(state, Verification(speedup=Speedup(detail="broken off")), stop, [])
@@ -86,8 +84,9 @@ def outcome_of(state: SearchState, found: Verification, stop: Stop, rows: list[A
     return Outcome(state, baseline, best, found.speedup, stop, found.quality, rows)
 
 
-def announce_kept(context: RunContext, state: SearchState, side: Side, speedup: Speedup) -> None:
+def announce_kept(context: RunContext, side: Side, speedup: Speedup) -> None:
     """Announces a plan that was kept, with what blocks of its steps show and its speedup over the one before it."""
+    state = context.state
     best = configuration(state.incumbent, state.environment, side=side)
     speedup = speedup.model_copy(update={"detail": "over the incumbent before it"})
     context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
@@ -115,13 +114,22 @@ def configuration(
     last = runs[-1].curve.points[-1].metric if runs and runs[-1].curve.points else None
     step = side.step_seconds if side else None
     rate = side.samples_per_second if side else None
+    flops = cpu = cost = None
     if profile is not None:
-        step = step or percentiles(list(profile.block.step_seconds))
-        if rate is None and profile.block.samples is not None:
-            rate = profile.block.samples / profile.block.seconds
-    flops = None
-    if profile is not None and profile.flops_per_step:
-        flops = profile.flops_per_step * profile.block.steps / profile.block.seconds
+        block = profile.block
+        step = step or percentiles(list(block.step_seconds))
+        if rate is None and block.samples is not None:
+            rate = block.samples / block.seconds
+        if profile.flops_per_step:
+            flops = profile.flops_per_step * block.steps / block.seconds
+        if block.cpu_seconds is not None and environment.cores:
+            cpu = min(1.0, block.cpu_seconds / (block.seconds * environment.cores))
+    # utilization is a share of the highest matrix-multiplication rate that was measured
+    rates = (getattr(environment.peaks, f"matmul_{kind}_flops_per_second") for kind in ("fp32", "tf32", "bf16", "fp16"))
+    peak = max((each for each in rates if each), default=None)
+    if price_per_hour and time_to_target is not None:  # each process has a device of its own, but for those on a CPU
+        devices = 1 if environment.device == "cpu" else max(plan.processes, processes)
+        cost = price_per_hour * devices * time_to_target.value / 3600
     seen = (*((side,) if side else ()), *runs, *((profile.block,) if profile else ()))
     return Configuration(
         plan=plan,
@@ -138,34 +146,13 @@ def configuration(
         peak_host_memory_bytes=most(each.peak_host_memory_bytes for each in seen),
         trained_parameters=runs[-1].trained_parameters if runs else None,
         device_utilization=profile.monitor.get("device_utilization") if profile else None,
-        cpu_utilization=_cpu(profile, environment),
+        cpu_utilization=cpu,
         flops_per_second=flops,
-        mfu=_mfu(flops, environment.peaks),
+        mfu=flops / peak if flops and peak else None,
         energy_joules_per_step=profile.joules_per_step if profile else None,
-        cost_to_target=_cost(max(plan.processes, processes), environment, price_per_hour, time_to_target),
+        cost_to_target=cost,
         curves=tuple(run.curve for run in runs),
     )
-
-
-def _cost(processes: int, environment: Environment, price: float | None, seconds: Estimate | None) -> float | None:
-    """Cost of the devices until the target: each process has one of its own, but for those that share a CPU."""
-    if not price or seconds is None:
-        return None
-    devices = 1 if environment.device == "cpu" else processes
-    return price * devices * seconds.value / 3600
-
-
-def _mfu(flops: float | None, peaks: Peaks) -> float | None:
-    """Model FLOP/s utilization: a share of the highest matrix-multiplication rate that was measured."""
-    rates = (getattr(peaks, f"matmul_{kind}_flops_per_second") for kind in ("fp32", "tf32", "bf16", "fp16"))
-    peak = max((rate for rate in rates if rate), default=None)
-    return flops / peak if flops and peak else None
-
-
-def _cpu(profile: StageProfile | None, environment: Environment) -> float | None:
-    if profile is None or profile.block.cpu_seconds is None or not environment.cores:
-        return None
-    return min(1.0, profile.block.cpu_seconds / (profile.block.seconds * environment.cores))
 
 
 def _median(values: list[float]) -> float | None:
@@ -200,8 +187,6 @@ _BY_PURPOSE = {"ablation": "ablation", "verification": "verification", "baseline
 
 IDLE = "between steps"
 MOST_NAMED = 5
-BEFORE_ROUNDS = 1.25
-"""Seconds before the first round on a somewhat larger budget, over those that they were."""
 
 
 def spending(took: Iterable[Took], seconds: float) -> tuple[Spent, ...]:
@@ -233,18 +218,6 @@ def more_budget(state: SearchState) -> str:
     confirm = f"confirm promising candidates ({named(undecided[n] for n in unconfirmed)})"
     parts = [text for text, wanted in ((screen, unseen), (confirm, unconfirmed)) if wanted]
     return f"about {max(seconds / 60, 0.1):.1f} min more would {' and '.join(parts)}"
-
-
-def out_of_time(now: float, deadline: float, budget: float, needed: float, *, begun: bool) -> Stop:
-    """The end of a search whose time is up, and where it never began the budget with which it would; all in seconds."""
-    kept_back = budget - deadline
-    text = f"{max(deadline - now, 0):.0f} s of the search were left, and the next step takes {needed:.0f} s"
-    if kept_back > 0:
-        text += f"; {kept_back:.0f} s are reserved for ablation and verification"
-    if not begun:
-        wanted = BEFORE_ROUNDS * (now + needed + kept_back)
-        text += f"; a budget of about {max(wanted / 60, 0.5):.1f} min would try changes"
-    return Stop(reason=StopReason.BUDGET, detail=text)
 
 
 def unscreened(state: SearchState) -> dict[str, float]:

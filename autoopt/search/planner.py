@@ -1,17 +1,21 @@
-"""The planner: candidates to try next, and why not the rest, by priority order, applicability and predictions."""
+"""The planner: candidates to try next, and why not the rest, by priority order, applicability and predictions; and the
+beliefs about each change: its prediction, and how far off comparisons have shown predictions of it to be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import exp, inf, log, sqrt
+
+import numpy as np
+from scipy.stats import norm
 
 from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Prediction, Round, Stop, StopReason, Verdict
+from autoopt.records.base import Z
 from autoopt.registry import Registry
 from autoopt.script.applicable import inapplicable, without_loader
-from autoopt.search.beliefs import USUAL_SD
 from autoopt.setup import Setup
-from autoopt.strategy import Case, Risk, Strategy
+from autoopt.strategy import Case, Strategy
 
 PLUGIN_ERRORS = (Exception, SystemExit)
 """Exceptions that a strategy's methods may raise without ending the run; a stop by the user is none of them."""
@@ -116,8 +120,11 @@ def _consider(
         for change in case.plan.changes:
             if strategy.name in registry[change.strategy].excludes:
                 return skipped(Verdict.NOT_APPLICABLE, f"it has no effect in addition to {change.strategy}")
-        if refused := _without_loader(strategy, case):
-            return skipped(Verdict.NOT_APPLICABLE, refused)
+        if case.sites is not None and not case.sites.of("loader_training") and strategy.example is not None:
+            # a strategy of the loader is not asked about a script that has none, whose data it would misread
+            refused = without_loader(strategy.apply(Setup(), strategy.example.setting), case.sites) or ""
+            if refused:
+                return skipped(Verdict.NOT_APPLICABLE, refused)
         applies = strategy.applies(case)
         if not applies:
             why = applies.reason or "it says that it does not apply"
@@ -134,8 +141,13 @@ def _consider(
             own = trial.strategy == strategy.name and trial.setting == setting and not trial.companions
             if own and trial.reason.startswith("error:"):
                 return skipped(Verdict.FAILED, trial.reason)
-        if refused := _refused(registry, strategy, case, setting):
-            return skipped(Verdict.NOT_APPLICABLE, refused)
+        if case.sites is not None:  # with its companions it must go on the script that is trained
+            setup = strategy.apply(Setup(), setting)
+            for companion in strategy.companions(case, setting):
+                if companion.strategy in registry:
+                    setup = registry[companion.strategy].apply(setup, companion.setting)
+            if refused := inapplicable(setup, case.sites, patched=True) or "":
+                return skipped(Verdict.NOT_APPLICABLE, refused)
         predicted = predict(strategy, case, setting)
     except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
         return Skipped(strategy, verdict=Verdict.FAILED, reason=plugin_error(error))
@@ -165,25 +177,6 @@ def _share(strategy: Strategy, case: Case) -> float:
     if not strategy.stages & set(seconds):
         return 1.0
     return sum(seconds.get(name, 0.0) for name in strategy.stages) / case.pipeline.step_seconds
-
-
-def _without_loader(strategy: Strategy, case: Case) -> str:
-    """Why a strategy of the loader is not asked about a script that has none, whose data it would misread."""
-    if case.sites is None or case.sites.of("loader_training") or strategy.example is None:
-        return ""
-    return without_loader(strategy.apply(Setup(), strategy.example.setting), case.sites) or ""
-
-
-def _refused(registry: Registry, strategy: Strategy, case: Case, setting: JsonDict) -> str:
-    """Why a setting with its companions cannot be put on the script that is trained; empty where it can, or there is
-    none."""
-    if case.sites is None:
-        return ""
-    setup = strategy.apply(Setup(), setting)
-    for companion in strategy.companions(case, setting):
-        if companion.strategy in registry:
-            setup = registry[companion.strategy].apply(setup, companion.setting)
-    return inapplicable(setup, case.sites, patched=True) or ""
 
 
 def unwanted(strategy: Strategy, choice: Choice) -> str:
@@ -230,7 +223,7 @@ def _issued(round_: Round, stages: Iterable[str]) -> dict[str, float]:
     return {"host": left} if {"forward", "backward"} & set(stages) else {"host": host.seconds - update + left}
 
 
-def candidate_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, ...]) -> Plan:
+def candidate_plan(registry: Registry, incumbent: Plan, changes: Iterable[Change]) -> Plan:
     """The incumbent with these changes, in the registry's order, less what they exclude."""
     plan = incumbent
     for change in changes:
@@ -239,24 +232,6 @@ def candidate_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, .
                 plan = plan.without(other.strategy)
         plan = plan.with_change(change)
     return registry.order(plan)
-
-
-def standing_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, ...]) -> Plan | None:
-    """The same; None where these changes cannot stand together, or a strategy fails."""
-    try:
-        plan = candidate_plan(registry, incumbent, changes)
-        registry.fold(plan)
-    except PLUGIN_ERRORS:
-        return None
-    return plan
-
-
-def makes_other_samples(registry: Registry, incumbent: Plan, change: Change) -> bool:
-    """Whether a numeric change makes samples in other numbers."""
-    if registry[change.strategy].risk is not Risk.NUMERIC:
-        return False
-    plan = standing_plan(registry, incumbent, (change,))
-    return plan is not None and registry.fold(plan).dataset != registry.fold(incumbent).dataset
 
 
 def plugin_error(error: BaseException) -> str:
@@ -282,3 +257,92 @@ def nothing_left(plan: Queue, threshold: float) -> Stop:
         why = f"the best remaining prediction is {best:.3f}x, below the {threshold:.3f}x that would count"
         return Stop(reason=StopReason.DIMINISHING_RETURNS, detail=why)
     return Stop(reason=StopReason.EXHAUSTED, detail="every applicable strategy was tried on the incumbent")
+
+
+Member = tuple[str, Estimate | None]
+"""A strategy's name, and what its prediction says next to the others of a plan; None where it says nothing."""
+
+USUAL_SD = 0.1
+"""How the log gains of changes scatter around their predictions, about; by half of itself, where one is larger."""
+UNKNOWN_SD = 0.3
+"""How those of which nothing is predicted scatter around none: some double the speed."""
+
+
+def gain_where_it_is_one(mean: float, spread: float) -> float:
+    """The log gain to be expected of what is taken only where it turns out to be a gain, of a normal distribution."""
+    spread = max(spread, 1e-9)
+    return spread * float(norm.pdf(mean / spread)) + mean * float(norm.cdf(mean / spread))
+
+
+def prior(predicted: Estimate | None) -> tuple[float, float]:
+    """Mean and spread of a log gain by its prediction alone; of a bound, that there is no more."""
+    if predicted is None:
+        return 0.0, UNKNOWN_SD
+    if predicted.kind is EstimateKind.BOUND:
+        return 0.0, min(UNKNOWN_SD, max(log(max(predicted.value, 1.0)), 1e-3))
+    mean = log(predicted.value)
+    return mean, max(abs(mean) / 2, USUAL_SD)
+
+
+class Beliefs:
+    """The errors of predictions as one normal distribution, in logs of speedups.
+
+    A plan's log gain is the sum of what its changes are predicted to bring next to each other, and of the errors of
+    these predictions. Each comparison of a plan shows the sum of the errors: it moves those of all its changes, the
+    least certain most, and several plans distinguish between the changes that they do not share.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._mean, self._covariance = np.zeros(0), np.zeros((0, 0))
+        self._seen = set[str]()
+
+    def saw(
+        self,
+        members: Sequence[Member],
+        gain: float,
+        error: float,
+        expected: float | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> None:
+        """A plan's log gain, with its standard error, over the same plan without these changes.
+
+        Args:
+            expected: of it by the predictions alone; their sum where None.
+            shares: of each change's log gain in the plan's; all of it where None.
+        """
+        expected = sum(prior(said)[0] for _, said in members) if expected is None else expected
+        which = self._features(members, shares)
+        moved = self._covariance @ which
+        weights = moved / (which @ moved + max(error, 1e-6) ** 2)
+        self._mean = self._mean + weights * (gain - expected - which @ self._mean)
+        self._covariance = self._covariance - np.outer(weights, moved)
+        self._seen.update(name for name, _ in members)
+
+    def of(self, members: Sequence[Member]) -> tuple[float, float]:
+        """Mean and standard error of the log gain of these changes together."""
+        which = self._features(members)
+        mean = sum(prior(said)[0] for _, said in members) + which @ self._mean
+        return float(mean), sqrt(max(float(which @ self._covariance @ which), 0.0))
+
+    def believed(self, name: str, predicted: Estimate | None) -> Estimate | None:
+        """The speedup of a change: its prediction, until something was seen of it; None where neither says anything."""
+        if name not in self._seen:
+            return None if predicted is None or predicted.kind is EstimateKind.BOUND else predicted
+        mean, error = self.of([(name, predicted)])
+        low, high = exp(mean - Z * error), exp(mean + Z * error)
+        return Estimate(value=exp(mean), low=low, high=high, n=1, kind=EstimateKind.TRIED)
+
+    def _features(self, members: Sequence[Member], shares: Sequence[float] | None = None) -> np.ndarray:
+        for name, predicted in members:
+            if name not in self._names:
+                self._names.append(name)
+                self._mean = np.append(self._mean, 0.0)
+                grown = np.zeros((len(self._names),) * 2)
+                grown[:-1, :-1] = self._covariance
+                grown[-1, -1] = prior(predicted)[1] ** 2
+                self._covariance = grown
+        found = np.zeros(len(self._names))
+        for (name, _), share in zip(members, shares or [1.0] * len(members), strict=True):
+            found[self._names.index(name)] += share
+        return found

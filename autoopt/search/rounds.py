@@ -9,18 +9,27 @@ from math import inf, log
 
 from autoopt.events import Predicted, TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Plan, Speedup, Stop, StopReason, Trial, Verdict
-from autoopt.search.ablate import ablate, by_whole_runs
+from autoopt.search.ablate import ablate
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
 from autoopt.search.baseline import compare_with_itself
-from autoopt.search.candidate import HOPE, Candidate, Screened, candidate_of, conversation, settings_of, skip, without
+from autoopt.search.candidate import (
+    HOPE,
+    Candidate,
+    candidate_of,
+    conversation,
+    settings_of,
+    skip,
+    standing_plan,
+    together,
+    without,
+)
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
-from autoopt.search.confirmation import confirm, seconds_of_trainings, takes_trainings
-from autoopt.search.confirmations import Confirmations, Costs
+from autoopt.search.confirmations import Confirmations, confirm, drawn_otherwise
 from autoopt.search.evaluations import MOST_PAIRS, pair_seconds, try_evaluations
 from autoopt.search.first_training import PROFILE_SECONDS, train_first, train_with
-from autoopt.search.outcome import announce_kept, named, out_of_time, unscreened
+from autoopt.search.outcome import announce_kept, named, unscreened
 from autoopt.search.planner import (
     PLUGIN_ERRORS,
     Proposal,
@@ -32,10 +41,8 @@ from autoopt.search.planner import (
     predict,
     predicted_gain,
 )
-from autoopt.search.promised import screen_rival, together
 from autoopt.search.run_context import RunContext
-from autoopt.search.screening import Screening
-from autoopt.search.state import SearchState
+from autoopt.search.screening import Costs, Screened, Screening
 from autoopt.search.trial_runner import BaselineFailed
 from autoopt.search.whole_run_confirmation import WholeRunConfirmation
 from autoopt.simplify.pipeline import Pipeline
@@ -44,16 +51,18 @@ from autoopt.strategy import Case, Strategy
 LIKELY, LIKELIER = 0.9, 0.5
 """The chance of a gain that is worth a part in a pair of whole runs, before and after the screening: what fails costs
 the whole little."""
+BEFORE_ROUNDS = 1.25
+"""Seconds before the first round on a somewhat larger budget, over those that they were."""
 
 
 class Rounds:
     """The search between two profiles."""
 
-    def __init__(self, context: RunContext, state: SearchState) -> None:
-        self.context, self.state = context, state
+    def __init__(self, context: RunContext) -> None:
+        self.context, self.state = context, context.state
         self._run_whole, self._probed = set[str](), set[str]()
-        self._costs = Costs(context, state)
-        self._confirmations = Confirmations(context, state)
+        self._costs = Costs(context)
+        self._confirmations = Confirmations(context)
         self._suspects = self._confirmations.suspects
         self._pipeline: Pipeline | None = None
 
@@ -71,12 +80,12 @@ class Rounds:
         if (
             self._by_whole_runs(queue)
             # a pair of short runs shows more than steps do, before whose comparison they may be over
-            or (by_whole_runs(self.context, self.state) and self._by_whole_runs(queue, LIKELIER, HOPE))
+            or (self.context.by_whole_runs and self._by_whole_runs(queue, LIKELIER, HOPE))
             or self._by_blocks(queue)
         ):
             trial = next(t for t in reversed(self.state.trials) if str(t.id) == self.state.base)
             side = self.state.comparisons[trial.id].candidate
-            announce_kept(self.context, self.state, side, Speedup(throughput=trial.throughput))
+            announce_kept(self.context, side, Speedup(throughput=trial.throughput))
             if len(self.state.together) < 2:  # a combination may change yet
                 self.train_kept()
             return None
@@ -100,12 +109,10 @@ class Rounds:
 
     def queue(self) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
-        context, state = self.context, self.state
-        registry = context.runner.registry
-        case, pipeline = self._case(), self._pipeline
+        context, state, pipeline = self.context, self.state, self._pipeline
         # of a disturbed profile only what it expects to be slower is believed
         threshold = 1.0 if pipeline is not None and pipeline.doubtful else self.threshold
-        plan = build_queue(registry, case, context.choice, threshold, state.untrainable)
+        plan = build_queue(context.registry, self._case(), context.choice, threshold, state.untrainable)
         in_source, beyond = list[Proposal](), list[Proposal]()
         for each in plan.proposals:
             if unsaid := context.runner.not_in_lines(each.change):
@@ -125,13 +132,13 @@ class Rounds:
     def _screen_and_confirm(self, proposals: Sequence[Proposal], queue: Queue) -> bool:
         """Screens, confirms clear gains, and then what may be one; a pair of short whole runs shows more."""
         context, state = self.context, self.state
-        short = not state.found and context.run_seconds(state) is not None
+        short = not state.found and context.run_seconds() is not None
         case = self._case()
         unseen = list(proposals)
         if not self._may_compare(unseen):
             self._no_time(unseen)
             return False
-        with closing(Screening(context, state, case, self._costs.latest, self._costs.confirmation)) as screening:
+        with closing(Screening(context, case)) as screening:
             known = self._promised(screening, proposals)
             while not context.stopping():
                 before = len(unseen)
@@ -139,19 +146,14 @@ class Rounds:
                     aside = [each for each in unseen if self._suspects.of(each.change)]
                     unseen = self._screen(screening, [each for each in unseen if each not in aside]) + aside
                 screening.close()
-                if short and self._by_whole_runs(_as_seen(queue, screening), LIKELIER, HOPE):
-                    self._no_time(unseen)
-                    return True
-                if self._confirmations.in_order(self._taken(screening, plain=True), screening):
-                    self._no_time(unseen)
-                    return True
-                if known:
-                    known = False
-                    continue
+                kept = short and self._by_whole_runs(_as_seen(queue, screening), LIKELIER, HOPE)
+                kept = kept or self._confirmations.in_order(self._taken(screening, plain=True), screening)
                 more = 0 < len(unseen) < before
-                if more and (screening.over or screening.first(unseen) is None):
-                    continue
-                kept = self._confirmations.in_order(self._open(screening), screening)
+                if not kept:
+                    if known or (more and (screening.over or screening.first(unseen) is None)):
+                        known = False
+                        continue
+                    kept = self._confirmations.in_order(self._open(screening), screening)
                 if kept or not more or state.incumbent != case.plan:
                     self._no_time(unseen)
                     return kept
@@ -161,10 +163,13 @@ class Rounds:
         """What may be a gain, on an incumbent without what it does not need: that makes every comparison longer."""
         context, state = self.context, self.state
         found = self._taken(screening, plain=False)
-        if not found or len(state.together) < 2 or by_whole_runs(context, state):
+        if not found or len(state.together) < 2 or context.by_whole_runs:
             return found
-        context.note(state, *ablate(context, state, self._costs.last_deadline())[1])
-        return self._confirmations.on_incumbent(found)
+        context.note(*ablate(context, self._costs.last_deadline())[1])
+        plans = ((one, standing_plan(context, one.candidate.changes)) for one in found)
+        return self._confirmations.in_order_of_gain(
+            replace(one, candidate=replace(one.candidate, plan=plan)) for one, plan in plans if plan is not None
+        )
 
     def _may_compare(self, unseen: Sequence[Proposal]) -> bool:
         """Whether blocks of steps can be compared: the A/A control comes before the first of them."""
@@ -174,9 +179,9 @@ class Rounds:
         if context.now() + context.allocation.comparison + context.allocation.screening > self._costs.deadline():
             return False
         try:
-            compare_with_itself(context, state)
+            compare_with_itself(context)
         except BaselineFailed as failure:  # whole runs of it train: they may be over before steps can be compared
-            context.note(state, f"changes were compared by whole runs alone: {failure.message}")
+            context.note(f"changes were compared by whole runs alone: {failure.message}")
             return False
         return True
 
@@ -184,7 +189,7 @@ class Rounds:
         """Screens all that predictions promise, at once. True where that is confirmed before any other is screened."""
         if screening.over:
             return False
-        candidate = together(self.context, self.state, screening.case, proposals)
+        candidate = together(self.context, screening.case, proposals)
         if candidate is None:
             return False
         candidate = self._confirmations.whole_of(candidate, screening.case)
@@ -205,7 +210,7 @@ class Rounds:
     def _screen(self, screening: Screening, unseen: list[Proposal]) -> list[Proposal]:
         """Screens proposals, alone and together, while its time lasts; gives back those that had no screening."""
         left = screening.run(unseen)
-        screen_rival(screening)
+        screening.screen_rival()
         open_ = {screened.candidate.strategy.name for screened in screening.found}
         for proposal in unseen:
             if proposal not in left and proposal.strategy.name not in open_:
@@ -216,8 +221,7 @@ class Rounds:
         self, proposals: Sequence[Proposal], most: int = MOST_PAIRS, by: float = inf, other: float = 1.0
     ) -> None:
         """Tries changes of evaluation alone; what is kept of them moves no bottleneck of the step."""
-        context, state, deadline = self.context, self.state, min(self._costs.deadline(), by)
-        try_evaluations(context, state, proposals, self._case(), deadline, most, other)
+        try_evaluations(self.context, proposals, self._case(), min(self._costs.deadline(), by), most, other)
         for proposal in proposals:
             self._confirmations.tried(proposal.strategy.name)
 
@@ -235,13 +239,13 @@ class Rounds:
         timed = set[str]()
         aside = set[str]()  # what a smaller plan goes without, to find what it is of the whole that does not run
         rest: Candidate | None = None
-        while (not state.found or by_whole_runs(context, state)) and not context.stopping():
+        while (not state.found or context.by_whole_runs) and not context.stopping():
             open_ = [each for each in every if each.strategy.name not in refused | aside]
-            candidate = rest or together(context, state, case, open_, 1, likely, without=refused | aside)
+            candidate = rest or together(context, case, open_, 1, likely, without=refused | aside)
             rest = None
             if candidate is None:
                 return False
-            confirmation = WholeRunConfirmation(context, state, candidate, hope)
+            confirmation = WholeRunConfirmation(context, candidate, hope)
             if not confirmation.fits:
                 return False
             doubtful = self._suspects.most_doubtful(candidate)
@@ -250,7 +254,7 @@ class Rounds:
                 doubtful = next(evaluates, doubtful[0]), doubtful[1]
             if doubtful is None:
                 if self._refuted_by_probes(candidate):  # probed as it is, it comes before a plan that is not yet
-                    confirmation = WholeRunConfirmation(context, state, candidate, hope)
+                    confirmation = WholeRunConfirmation(context, candidate, hope)
                     if not confirmation.fits:
                         continue  # with corrected predictions
                 unconfirmed = self._unconfirmed(candidate, every, timed)
@@ -270,7 +274,7 @@ class Rounds:
                     gone = {name for name, gain in gains.items() if gain is None}
                     every = [replace(each, predicted=gains.get(each.strategy.name) or each.predicted) for each in every]
                 if unconfirmed:  # what else is in a plan that was probed stays together
-                    rest = without(context.runner.registry, state, candidate, gone) if gone else candidate
+                    rest = without(context, candidate, gone) if gone else candidate
                     continue
                 if candidate.plan.key in self._run_whole:
                     return False
@@ -286,7 +290,7 @@ class Rounds:
                     aside.update(names[len(names) // 2 :])
                     continue
                 doubtful = candidate.change, doubtful[1]
-            change, strategy = doubtful[0], context.runner.registry[doubtful[0].strategy]
+            change, strategy = doubtful[0], context.registry[doubtful[0].strategy]
             self._confirmations.tried(change.strategy)
             left_out = self._suspects.add(candidate, doubtful[1], change)
             state.skip(strategy, left_out.verdict, left_out.reason, setting=change.setting)
@@ -319,7 +323,7 @@ class Rounds:
     def _rate(self, evaluating: Proposal) -> float:
         """The predicted log gain that a second of timing a change of evaluations brings."""
         (stage,) = evaluating.strategy.stages
-        return log(predicted_gain(evaluating.predicted) or 1.0) / pair_seconds(self.context, self.state, stage)
+        return log(predicted_gain(evaluating.predicted) or 1.0) / pair_seconds(self.context, stage)
 
     def _evaluates_faster(self, proposal: Proposal) -> Estimate | None:
         """The gain of a whole run by evaluations timed once, off by a half; None for another metric."""
@@ -337,12 +341,12 @@ class Rounds:
         by_runs = self._ends_at_the_target()
         for n, proposal in enumerate(waiting):
             speedup = max(predicted_gain(proposal.predicted) or 1.0, 1.0)
-            needed = 0.0 if by_runs else seconds_of_trainings(context, state, self._left(), speedup)
+            needed = 0.0 if by_runs else self._seconds_of_trainings(speedup)
             left = self._left()
             if needed > left or context.stopping():
                 self._no_time_to_train(proposal, needed, left)
                 continue
-            train_first(context, state)
+            train_first(context)
             unjudged = state.untrainable
             if not unjudged and state.objective.metric is None:
                 unjudged = "no metric is known by which to judge its training"
@@ -359,39 +363,56 @@ class Rounds:
         return False
 
     def _takes_trainings(self, proposal: Proposal) -> bool:
-        known = proposal.change in self._confirmations.undecided
-        return known or takes_trainings(self.context, self.state, (proposal.change,))
+        """Whether only trainings report its quality: it trains otherwise, or makes other samples of data that draw at
+        random. Gradients need the same batches, which such data never give twice; a script's do in its probes."""
+        if proposal.change in self._confirmations.undecided or proposal.strategy.risk.trains_otherwise:
+            return True
+        return self.state.sites is None and bool(drawn_otherwise(self.context, (proposal.change,)))
+
+    def _seconds_of_trainings(self, speedup: float) -> float:
+        """Seconds to compare one setting and to train it and the baseline to the target from two seeds.
+
+        Before the baseline was trained this is a guess by its share of the budget, and a target may be reached in a
+        tenth of that: where the guess alone forbids a trial and somebody named a target, the baseline is trained first.
+        ``speedup``: that it is predicted to be; a training that takes longer is given up.
+        """
+        context, left, allocation = self.context, self._left(), self.context.allocation
+        if self.state.trained is None and self.state.objective.target is not None and not context.stopping():
+            starts = 2 * FEWEST_SEEDS * allocation.start_seconds  # of baseline and plan
+            least = allocation.baseline(target_given=True) + allocation.comparison + starts
+            if allocation.comparison + allocation.verification(2, speedup) > left >= least:
+                train_first(context)
+        return context.allocation.comparison + context.allocation.verification(2, speedup)
 
     def _ends_at_the_target(self) -> bool:
         """Whether whole runs, which end at the user's target, show what trains otherwise on the incumbent."""
         context, state = self.context, self.state
-        if state.objective.users_target is None or context.run_seconds(state) is None:
+        if state.objective.users_target is None or context.run_seconds() is None:
             return False
-        return not state.found or by_whole_runs(context, state)
+        return not state.found or context.by_whole_runs
 
     def _search_settings(self, proposal: Proposal, case: Case, remaining: int) -> bool:
         """Tries settings of what trains otherwise until there are no more, or time is up. True where one was kept."""
-        context, state, strategy = self.context, self.state, proposal.strategy
-        kept = False
-        for setting, answer in settings_of(context, state, strategy, case):
+        context, strategy, kept = self.context, proposal.strategy, False
+        for setting, answer in settings_of(context, strategy, case):
             deadline, by_runs = self._costs.deadline(), self._ends_at_the_target()
             if context.stopping() or (not by_runs and context.now() + context.allocation.comparison > deadline):
-                skip(context, state, strategy, Verdict.NOT_TRIED, "the time for the search is up")
+                skip(context, strategy, Verdict.NOT_TRIED, "the time for the search is up")
                 break
-            candidate = candidate_of(context, state, strategy, case, setting)
+            candidate = candidate_of(context, strategy, case, setting)
             if candidate is None:
                 answer(None)
                 continue
-            if by_runs and context.shown_by_whole_runs(state, candidate.plan) is not None:
-                confirmation = WholeRunConfirmation(context, state, candidate, HOPE)
-                needed, left = confirmation.needed, context.allocation.budget - context.now()
+            if by_runs and context.shown_by_whole_runs(candidate.plan) is not None:
+                confirmation = WholeRunConfirmation(context, candidate, HOPE)
+                needed, left = confirmation.needed, context.left()
                 if needed is None or needed > left:
                     self._no_time_to_train(proposal, needed, left)
                     break
                 trial = confirmation.run()
             else:
                 seconds = context.allocation.trial
-                trial = confirm(context, state, candidate, deadline=deadline, seconds=seconds, remaining=remaining)
+                trial = confirm(context, candidate, deadline=deadline, seconds=seconds, remaining=remaining)
             kept = kept or trial.verdict is Verdict.KEPT
             answer(trial)
         return kept
@@ -407,14 +428,20 @@ class Rounds:
         if self.context.stopping():
             return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
         now, deadline, allocation = self.context.now(), self._costs.deadline(), self.context.allocation
-        begun = bool(self.state.rounds)
+        begun, kept_back = bool(self.state.rounds), allocation.budget - deadline
         profile = PROFILE_SECONDS if begun else 0.0  # a further round takes it before it screens anything
         needed = allocation.comparison + (profile + allocation.screening if begun else 0.0)
         # whole runs are their own verification, for which blocks of steps keep time back
-        if now + needed > deadline and now + profile + self._costs.whole_runs() > allocation.budget:
-            needed += 0.0 if begun else allocation.screening + self.context.probes_due(None, self.state.incumbent)
-            return out_of_time(now, deadline, allocation.budget, needed, begun=begun)
-        return None
+        if now + needed <= deadline or now + profile + self._costs.whole_runs() <= allocation.budget:
+            return None
+        needed += 0.0 if begun else allocation.screening + self.context.probes_due(None, self.state.incumbent)
+        text = f"{max(deadline - now, 0):.0f} s of the search were left, and the next step takes {needed:.0f} s"
+        if kept_back > 0:
+            text += f"; {kept_back:.0f} s are reserved for ablation and verification"
+        if not begun:
+            wanted = BEFORE_ROUNDS * (now + needed + kept_back)
+            text += f"; a budget of about {max(wanted / 60, 0.5):.1f} min would try changes"
+        return Stop(reason=StopReason.BUDGET, detail=text)
 
     def stop(self, plan: Queue) -> Stop:
         """Why a round in which nothing was kept ends the search; no stage holding the step back comes before lack of
@@ -436,7 +463,7 @@ class Rounds:
         return self._costs.deadline() - self.context.now()
 
     def _case(self) -> Case:
-        return self.state.case(self.context.runner.registry, self._pipeline, self._left())
+        return self.state.case(self.context.registry, self._pipeline, self._left())
 
     def _comes_back(self, strategy: Strategy) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""
@@ -472,12 +499,12 @@ class Rounds:
         context, state = self.context, self.state
         if context.stopping() or state.made_by is None:
             return
-        whole, parts = context.shown_by_whole_runs(state, state.incumbent), len(state.together)
+        whole, parts = context.shown_by_whole_runs(state.incumbent), len(state.together)
         if whole is not None and parts > 1:
             runs = FEWEST_SEEDS * whole * (1 + 1 / max(state.speedup_so_far, 1.0))
             if context.now() + parts * context.allocation.comparison + runs <= context.allocation.budget:
                 return
-        train_with(context, state, state.incumbent, state.made_by)
+        train_with(context, state.incumbent, state.made_by)
 
 
 def _as_seen(queue: Queue, screening: Screening) -> Queue:
@@ -494,20 +521,17 @@ def _less(every: Sequence[Proposal], refused: Change, case: Case) -> list[Propos
     for each in every:
         if each.strategy.name != refused.strategy:
             found.append(each)
-        elif each.setting == refused.setting and (milder := _next_setting(each.strategy, refused.setting, case)):
+        elif each.setting == refused.setting:
+            settings = list[JsonDict]()
+            for setting, answer in conversation(each.strategy, case):
+                settings.append(setting)
+                answer(None)
+            later = settings[settings.index(each.setting) + 1 :] if each.setting in settings else []
+            milder = next((one for one in later if one.items() < each.setting.items()), later[0] if later else {})
             with suppress(*PLUGIN_ERRORS):
-                found.append(Proposal(each.strategy, predict(each.strategy, case, milder), milder))
+                if milder:
+                    found.append(Proposal(each.strategy, predict(each.strategy, case, milder), milder))
     return found
-
-
-def _next_setting(strategy: Strategy, refused: JsonDict, case: Case) -> JsonDict:
-    """A strategy's setting after a refused one: one that is a part of that, else the next; empty without one."""
-    settings = list[JsonDict]()
-    for setting, answer in conversation(strategy, case):
-        settings.append(setting)
-        answer(None)
-    later = settings[settings.index(refused) + 1 :] if refused in settings else []
-    return next((one for one in later if one.items() < refused.items()), later[0] if later else {})
 
 
 def _refuses(trial: Trial) -> bool:

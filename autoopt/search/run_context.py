@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,12 +11,12 @@ import numpy as np
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Change, Estimate, JsonDict, Plan, Record
 from autoopt.records.messages import WHOLE_RUN
+from autoopt.registry import Registry
 from autoopt.search.accept.gathering import Gate
 from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule
 from autoopt.search.compare.contest import OnProgress, compare
-from autoopt.search.compare.sequential_test import alpha_of
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
@@ -35,7 +35,8 @@ def key_of(purpose: str, incumbent: Plan, candidate: Plan) -> JsonDict:
 
 @dataclass
 class RunContext:
-    """The means of a search: trials, journal, clock, announcements; the same for the whole run."""
+    """A search: its means (trials, journal, clock, announcements), the same for the whole run, and its ``state`` since
+    the workload was described."""
 
     runner: TrialRunner
     run: Run
@@ -46,17 +47,26 @@ class RunContext:
     stopping: Callable[[], bool]
     allocation: BudgetAllocation
     gate: Gate
+    state: SearchState = field(init=False)
+
+    @property
+    def registry(self) -> Registry:
+        return self.runner.registry
 
     def now(self) -> float:
         return self.run.clock.elapsed()
 
-    def warn(self, state: SearchState, *texts: str) -> None:
-        """Announces doubts that the report shows, each once."""
-        self._once(state.warnings, Warned, texts)
+    def left(self) -> float:
+        """Seconds of the budget that are left."""
+        return self.allocation.budget - self.now()
 
-    def note(self, state: SearchState, *texts: str) -> None:
+    def warn(self, *texts: str) -> None:
+        """Announces doubts that the report shows, each once."""
+        self._once(self.state.warnings, Warned, texts)
+
+    def note(self, *texts: str) -> None:
         """Announces what is good to know and no doubt, each once."""
-        self._once(state.notes, Noted, texts)
+        self._once(self.state.notes, Noted, texts)
 
     def _once(self, known: list[str], event: type[Noted] | type[Warned], texts: Sequence[str]) -> None:
         for text in texts:
@@ -66,7 +76,7 @@ class RunContext:
 
     def between_steps(self, strategy: str) -> bool:
         """Whether a strategy shortens evaluations or checkpoints alone, which no block of steps shows."""
-        return self.runner.registry[strategy].between_steps
+        return self.registry[strategy].between_steps
 
     def evaluates_in_other_batches(self, change: Change) -> bool:
         """Whether it changes nothing but an evaluation's batches, which may give another metric."""
@@ -90,19 +100,19 @@ class RunContext:
         """The same for screening measurements: each is one pair of processes, which soon count as warm."""
         return self.rule(seconds, max_pairs=1, warm_up_seconds=STEADY_SECONDS)
 
-    def pair_seconds(self, state: SearchState, one: Plan, other: Plan) -> float:
+    def pair_seconds(self, one: Plan, other: Plan) -> float:
         """Seconds of a pair of processes of two plans, about: some take a minute to compile in each."""
-        return self.allocation.pair + state.dearer_start(one) + state.dearer_start(other)
+        return self.allocation.pair + self.state.dearer_start(one) + self.state.dearer_start(other)
 
-    def run_seconds(self, state: SearchState) -> float | None:
+    def run_seconds(self) -> float | None:
         """Seconds of a whole run of the untouched script, about.
 
         None where whole runs show nothing: of a build(), of a script that must be changed to fit into memory, of one
         that does not end by itself at the user's target, or whose length is not known or is too long for the budget.
         """
+        state, seen = self.state, self.state.trained
         if state.sites is None or state.baseline.changes or state.planned_seconds is None or not state.planned_steps:
             return None
-        seen = state.trained
         if seen is not None and seen.stopped == WHOLE_RUN:
             return seen.seconds  # they are the measure by now, and what a further one takes is asked where it is made
         if state.objective.users_target is not None:
@@ -113,23 +123,37 @@ class RunContext:
             seconds = max(seconds, seen.seconds)
         return seconds if seconds <= self.allocation.longest_run else None
 
-    def shown_by_whole_runs(self, state: SearchState, plan: Plan) -> float | None:
+    def shown_by_whole_runs(self, plan: Plan) -> float | None:
         """Seconds of a whole run of the untouched script, where such runs show what a plan brings; else None.
 
         They are the final figure then: they hold imports, the first batch, evaluations and the end, and nothing listens
         to them. What trains otherwise takes its own steps, which only runs that end at the user's target show.
         """
-        seconds = self.run_seconds(state)
-        otherwise = self.gate.risk_over(plan, state.baseline).trains_otherwise
-        if seconds is None or (otherwise and state.objective.users_target is None):
+        seconds = self.run_seconds()
+        otherwise = self.gate.risk_over(plan, self.state.baseline).trains_otherwise
+        if seconds is None or (otherwise and self.state.objective.users_target is None):
             return None
         return seconds if self.runner.runs_whole(plan) else None
+
+    @property
+    def by_whole_runs(self) -> bool:
+        """Whether whole runs of a script have shown what the incumbent brings, and no blocks of steps."""
+        made = self.state.made_by
+        return made is not None and not made.pairs and bool(self.gate.whole_pairs(self.state.incumbent))
+
+    @property
+    def confirmation(self) -> Comparison | None:
+        """The incumbent's confirmation, where its steps were compared with the baseline's or, by its class, are
+        these."""
+        baseline, plan, found = self.state.baseline, self.state.incumbent, self.state.made_by
+        steps = [[c for c in one.changes if not self.between_steps(c.strategy)] for one in (baseline, plan)]
+        if steps[0] == steps[1]:
+            return self.state.aa.comparison.of_same_steps(plan)
+        return found if found is not None and found.compares(baseline, plan) else None
 
     def probes_due(self, plan: Plan | None, incumbent: Plan) -> float:
         """Seconds of the probes that a plan's quality still takes; None is one not known yet that may round."""
         allocation, probes = self.allocation, self.gate.probes
-        if probes is None:
-            return 0.0
         due = [incumbent] * (2 - probes.has(incumbent)) if plan is None else self.gate.unprobed(plan, incumbent)
         return sum(allocation.start_seconds + (probes.seconds(one) or allocation.probe) for one in due)
 
@@ -147,7 +171,6 @@ class RunContext:
         kind: str,
         incumbent: Plan,
         candidate: Plan,
-        state: SearchState,
         *,
         seconds: float,
         deadline: float,
@@ -164,16 +187,15 @@ class RunContext:
                 :meth:`rule`.
             earlier: pairs of processes from which it goes on.
         """
+        state = self.state
 
         def measure() -> Comparison:
-            share = alpha_of(len(state.comparisons), state.kept) if kind == "trial" else None
-            rule = self.rule(seconds, alpha_accept=share, **options)
             made = len(state.comparisons) + len(state.ablations)
             return compare(
                 start or self.runner.start,
                 incumbent,
                 candidate,
-                rule,
+                self.rule(seconds, **options),
                 clock=self.now,
                 deadline=deadline,
                 noise=state.noise,

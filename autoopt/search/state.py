@@ -36,9 +36,9 @@ from autoopt.records.tuning import Tuning
 from autoopt.records.whole_run import WholeRun
 from autoopt.registry import Registry
 from autoopt.script.applicable import own_setup
-from autoopt.search.beliefs import Beliefs, Member
 from autoopt.search.compare.comparison import Comparison, Decision, Side, SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.search.planner import Beliefs, Member
 from autoopt.simplify.stage_profile import StageProfile
 from autoopt.strategy import Case, PipelineView, Strategy
 
@@ -164,6 +164,13 @@ class SearchState:
 
     def case_of(self, plan: Plan, registry: Registry, *, fits: bool = True) -> Case:
         """The case of a plan of which nothing was measured, as a strategy is given it."""
+        # faults of a step are the mean of those seen: processes of one program differ in what they give back
+        seen = [self.control.comparison] if self.control is not None else []
+        sides = [side for pair in (*seen, *self.comparisons.values()) for side in (pair.incumbent, pair.candidate)]
+        faults = [s.page_faults for s in sides if s.plan == plan and s.page_faults is not None]
+        profile = self.profiles.get(plan.key)
+        if not faults and profile is not None and profile.block.page_faults is not None:
+            faults = [profile.block.page_faults / max(profile.block.steps, 1)]
         return Case(
             workload=self.facts,
             environment=self.environment,
@@ -175,18 +182,8 @@ class SearchState:
             fits=fits,
             sites=self.sites,
             processes=self.processes,
-            page_faults=self._page_faults(plan),
+            page_faults=fmean(faults) if faults else None,
         )
-
-    def _page_faults(self, plan: Plan) -> float | None:
-        """Of a step of a plan, the mean of those seen: processes of one program differ in what they give back."""
-        seen = [self.control.comparison] if self.control is not None else []
-        sides = [side for pair in (*seen, *self.comparisons.values()) for side in (pair.incumbent, pair.candidate)]
-        found = [s.page_faults for s in sides if s.plan == plan and s.page_faults is not None]
-        profile = self.profiles.get(plan.key)
-        if not found and profile is not None and profile.block.page_faults is not None:
-            return profile.block.page_faults / max(profile.block.steps, 1)
-        return fmean(found) if found else None
 
     @property
     def ends_too_early(self) -> bool:
@@ -207,8 +204,7 @@ class SearchState:
     @property
     def speedup_so_far(self) -> float:
         """Of the incumbent over the baseline, at least; the lower ends of what its changes brought. To plan by."""
-        kept = [trial for trial in self.trials if trial.verdict is Verdict.KEPT]
-        gains = (trial.time_to_target or trial.throughput for trial in kept)
+        gains = (trial.time_to_target or trial.throughput for trial in self.kept())
         return prod((max(gain.low, 1.0) for gain in gains if gain is not None), start=1.0)
 
     def without(self, strategy: str) -> Plan:
@@ -248,41 +244,30 @@ class SearchState:
             return None
         return whole_run_seconds(run.model_copy(update={"step_seconds": step.p50}), float(self.planned_steps))
 
-    def most_saved(self, predicted: Estimate | None) -> float | None:
-        """Seconds that a planned run saves at the high end of a prediction; None where either is not known."""
-        step = self.control.side.step_seconds if self.control else None
-        if predicted is None or step is None or self.planned_steps is None:
-            return None
-        steps = self.planned_steps
-        if self.objective.users_target is not None and self.trained is not None:
-            steps = min(steps, self.trained.steps)
-        return steps * step.p50 * (1 - 1 / max(predicted.high, 1.0))
+    def kept(self, strategy: str | None = None) -> list[Trial]:
+        """Trials that were kept, all of them or those of one strategy, in their order."""
+        kept = (trial for trial in self.trials if trial.verdict is Verdict.KEPT)
+        return [trial for trial in kept if strategy in (None, trial.strategy)]
 
-    def revise(self, strategy: str, verdict: Verdict, reason: str) -> None:
-        """Gives the kept trial of a strategy another verdict, which the verification has found."""
-        for index, trial in enumerate(self.trials):
-            if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
-                known = {"verdict": verdict, "reason": f"{reason} (in the verification)"}
-                self.trials[index] = trial.model_copy(update=known)
-
-    @property
-    def kept(self) -> int:
-        """Trials that were kept, by which the run's error budget gives the next one its level."""
-        return sum(trial.verdict is Verdict.KEPT for trial in self.trials)
+    def update(self, number: int, **fields: object) -> None:
+        """Changes fields of a trial."""
+        self.trials = [trial.model_copy(update=fields) if trial.id == number else trial for trial in self.trials]
 
     def amend(self, number: int, reason: str, **fields: object) -> None:
         """Adds to the reason of a trial, and changes its fields."""
-        for index, trial in enumerate(self.trials):
-            if trial.id == number:
-                self.trials[index] = trial.model_copy(update={"reason": f"{trial.reason}; {reason}", **fields})
+        for trial in [one for one in self.trials if one.id == number]:
+            self.update(number, reason=f"{trial.reason}; {reason}", **fields)
+
+    def revise(self, strategy: str, verdict: Verdict, reason: str) -> None:
+        """Gives the kept trial of a strategy another verdict, which the verification has found."""
+        for trial in self.kept(strategy):
+            self.update(trial.id, verdict=verdict, reason=f"{reason} (in the verification)")
 
     def measured_again(self, strategy: str, estimate: Estimate) -> None:
         """Gives the kept trial of a strategy the speedup that fresh processes showed; none for a combined candidate."""
-        for index, trial in reversed([*enumerate(self.trials)]):
-            if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
-                if not trial.companions:
-                    self.trials[index] = trial.model_copy(update={"measured_again": estimate})
-                return
+        for trial in self.kept(strategy)[-1:]:
+            if not trial.companions:
+                self.update(trial.id, measured_again=estimate)
 
     def learn(self, members: Sequence[Member], seen: Comparison, known: int = 0) -> None:
         """Updates the beliefs about these changes by a comparison with and without them; so many pairs are known."""

@@ -186,23 +186,20 @@ class TrialRunner:
         base = base or self.base
         setup = self.registry.fold(plan)
         env = setup.flags.get("env", {})
-        launch = base.script.launch if base.script is not None else None
+        script, launch = base.script, base.script.launch if base.script is not None else None
+        if in_lines(setup) and script is not None and script.sites is not None and self.patched_files is not None:
+            # those changes are in the script's lines that nothing but its lines can say
+            files = self.patched_files(Plan(changes=tuple(filter(self._in_lines_alone, plan.changes))))
+            sites = moved(script.sites, files)
+            script = script.model_copy(update={"patched": {**files, **script.patched}, "sites": sites})
         changed = {
             "plan": plan,
             "seed": base.seed if seed is None else seed,
             "flags": {"env": dict(env)} if env else {},
             "processes": setup.distributed.processes if launch is None else launch.size,
-            **({"script": self._rewritten(base.script, plan)} if in_lines(setup) else {}),
+            "script": script,
         }
         return base.model_copy(update=changed)
-
-    def _rewritten(self, script: ScriptSpec | None, plan: Plan) -> ScriptSpec | None:
-        """The script with those changes of a plan in its lines that nothing but its lines can say."""
-        if script is None or script.sites is None or self.patched_files is None:
-            return script
-        files = self.patched_files(Plan(changes=tuple(filter(self._in_lines_alone, plan.changes))))
-        sites = moved(script.sites, files)
-        return script.model_copy(update={"patched": {**files, **script.patched}, "sites": sites})
 
     def _in_lines_alone(self, change: Change) -> bool:
         return in_lines(self.registry.fold(Plan(changes=(change,))))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autoopt.errors import TrialFailed, UsageError
@@ -20,7 +20,6 @@ from autoopt.records.messages import TrainingRun
 from autoopt.records.tuning import Tuning, TuningTrial
 from autoopt.search.first_training import train_first
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import CONFIRMED
 from autoopt.search.verify import FRESH_SEEDS
 from autoopt.trial.remote.launcher import AnyTrial
@@ -35,41 +34,16 @@ MOST_TRIALS, STARTUP, FACTOR = 60, 5, 3
 ENOUGH_FOR_IMPORTANCE = 8
 
 
-def tune(context: RunContext, state: SearchState, options: Options) -> None:
+def tune(context: RunContext, options: Options) -> None:
     """Searches, and hands the best values on. Does nothing where nothing was asked for.
 
     Raises:
         UsageError: a name that the optimizer does not have.
     """
+    state = context.state
     if not options.tune:
         return
-    space = {text.partition("=")[0]: text.partition("=")[2] for text in options.tune}
-    own = _own_values(state, space)
-    empty = Tuning(
-        space=options.tune, metric=state.objective.metric, target=state.objective.target,
-        seed=context.seed + FRESH_SEEDS - 1, own=own,  # the winner is trained anew from seeds that chose nothing
-    )  # fmt: skip
-    if state.trained is None and state.objective.metric is not None and not state.untrainable:
-        train_first(context, state)  # on a short budget it waits for a plan to be trained next to it: levels come of it
-    refused = state.untrainable or ("" if state.trained is not None else "there was no time to train the baseline")
-    if state.objective.target is None:
-        refused = "without a target metric there is no time to it, by which values are ranked"
-    if refused:
-        state.tuning = empty.model_copy(update={"note": refused})
-        context.warn(state, f"--tune: {refused}")
-        return
-    state.tuning = Tuner(context, state, space, empty).run()
-    best, default = state.tuning.trial(state.tuning.best), state.tuning.trial(state.tuning.default)
-    if best is None or best.seconds_to_target is None:
-        return
-    usual = default.seconds_to_target if default is not None else None
-    if usual is None or usual > (1 + state.objective.min_gain) * best.seconds_to_target:
-        state.tuned = {STRATEGY: {"found": best.values}}
-
-
-def _own_values(state: SearchState, space: dict[str, str]) -> dict[str, float]:
-    """The workload's own values of what is searched."""
-    facts = state.facts.optimizer
+    space, facts = {text.partition("=")[0]: text.partition("=")[2] for text in options.tune}, state.facts.optimizer
     numbers = {
         name: float(value)
         for name, value in facts.options.items()
@@ -80,7 +54,27 @@ def _own_values(state: SearchState, space: dict[str, str]) -> dict[str, float]:
             raise UsageError(
                 f"--tune {name}: {facts.type} has no such number", hint=f"there are: {', '.join(sorted(numbers))}"
             )
-    return {name: numbers[name] for name in space}
+    own = {name: numbers[name] for name in space}
+    empty = Tuning(
+        space=options.tune, metric=state.objective.metric, target=state.objective.target,
+        seed=context.seed + FRESH_SEEDS - 1, own=own,  # the winner is trained anew from seeds that chose nothing
+    )  # fmt: skip
+    if state.trained is None and state.objective.metric is not None and not state.untrainable:
+        train_first(context)  # on a short budget it waits for a plan to be trained next to it: levels come of it
+    refused = state.untrainable or ("" if state.trained is not None else "there was no time to train the baseline")
+    if state.objective.target is None:
+        refused = "without a target metric there is no time to it, by which values are ranked"
+    if refused:
+        state.tuning = empty.model_copy(update={"note": refused})
+        context.warn(f"--tune: {refused}")
+        return
+    state.tuning = Tuner(context, space, empty).run()
+    best, default = state.tuning.trial(state.tuning.best), state.tuning.trial(state.tuning.default)
+    if best is None or best.seconds_to_target is None:
+        return
+    usual = default.seconds_to_target if default is not None else None
+    if usual is None or usual > (1 + state.objective.min_gain) * best.seconds_to_target:
+        state.tuned = {STRATEGY: {"found": best.values}}
 
 
 def distributions(space: dict[str, str]) -> dict[str, optuna.distributions.BaseDistribution]:
@@ -107,13 +101,13 @@ def rungs_of(steps: int, every: int) -> tuple[int, ...]:
 class Tuner:
     """One search."""
 
-    def __init__(self, context: RunContext, state: SearchState, space: dict[str, str], document: Tuning) -> None:
+    def __init__(self, context: RunContext, space: dict[str, str], document: Tuning) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.context, self.state, self.document = context, state, document
+        self.context, self.state, self.document = context, context.state, document
         self.distributions = distributions(space)
-        trained = state.trained
+        trained = context.state.trained
         assert trained is not None
         steps = trained.curve.steps_to_target or trained.steps
         every = trained.curve.points[0].step if trained.curve.points else steps
@@ -138,7 +132,7 @@ class Tuner:
         trials: list[TuningTrial] = []
         longest = context.allocation.start_seconds + self.limit * self.step_seconds  # of a trial, about
         while len(trials) < MOST_TRIALS and not context.stopping() and context.now() + longest < deadline:
-            trials.append(self._trial(len(trials), deadline))
+            trials.append(self._trial(len(trials)))
         reached = [trial for trial in trials if trial.seconds_to_target is not None]
         best = min(reached, key=lambda trial: trial.seconds_to_target or 0.0, default=None)
         importance, note = self._importance(trials)
@@ -156,17 +150,33 @@ class Tuner:
             }
         )
 
-    def _trial(self, number: int, deadline: float) -> TuningTrial:
+    def _trial(self, number: int) -> TuningTrial:
+        """One training, judged level by level, in one process, which is started when a level is not in the journal."""
         from optuna.trial import TrialState
 
+        context, document, objective = self.context, self.document, self.state.objective
         asked = self.study.ask(self.distributions)
         values = {name: float(value) for name, value in asked.params.items()}
         trial = TuningTrial(number=number, values=values, state="not_reached")
-        objective = self.state.objective
-        with self._training(values) as to:
-            for place, steps in enumerate(self.rungs):
+        plan = Plan(changes=(*self.state.baseline.changes, Change(strategy=STRATEGY, setting=values)))
+        with contextlib.ExitStack() as stack:
+            live: list[AnyTrial] = []
+
+            def measure(steps: int) -> TrainingRun:
+                if not live:
+                    started = context.runner.trial(context.registry.order(plan), f"tune-{number}", seed=document.seed)
+                    live.append(stack.enter_context(started))
+                seconds = 4.0 * self.limit * self.step_seconds + 60.0
+                answer = live[0].call(
+                    "autoopt.benchmark.tasks:train", timeout=2 * seconds + 120.0, steps=steps,
+                    max_seconds=seconds, max_steps=self.limit, target=document.target, confirm=CONFIRMED,
+                )  # fmt: skip
+                return TrainingRun.model_validate(answer).model_copy(update={"losses": ()})
+
+            for place, steps in enumerate((*self.rungs[:-1], self.limit)):
+                key = {"trial": number, "values": values, "steps": steps, "seed": document.seed}
                 try:
-                    run = to(steps if place < len(self.rungs) - 1 else self.limit, number)
+                    run = context.run.step("rung", key, partial(measure, steps), TrainingRun)
                 except TrialFailed as failure:
                     trial = trial.model_copy(update={"state": "failed", "reason": failure.reason})
                     break
@@ -183,32 +193,6 @@ class Tuner:
         ended = {"failed": TrialState.FAIL, "pruned": TrialState.PRUNED}.get(trial.state)
         self.study.tell(asked, None if ended else self._value(trial, objective), state=ended)
         return trial
-
-    @contextlib.contextmanager
-    def _training(self, values: dict[str, float]) -> Iterator[Any]:
-        """A training that goes on from level to level in one process, started when a level is not in the journal."""
-        context, document = self.context, self.document
-        plan = Plan(changes=(*self.state.baseline.changes, Change(strategy=STRATEGY, setting=values)))
-        plan = context.runner.registry.order(plan)
-        with contextlib.ExitStack() as stack:
-            live: list[AnyTrial] = []
-
-            def measure(steps: int, number: int) -> TrainingRun:
-                if not live:
-                    label = f"tune-{number}"
-                    live.append(stack.enter_context(context.runner.trial(plan, label, seed=document.seed)))
-                seconds = 4.0 * self.limit * self.step_seconds + 60.0
-                answer = live[0].call(
-                    "autoopt.benchmark.tasks:train", timeout=2 * seconds + 120.0, steps=steps,
-                    max_seconds=seconds, max_steps=self.limit, target=document.target, confirm=CONFIRMED,
-                )  # fmt: skip
-                return TrainingRun.model_validate(answer).model_copy(update={"losses": ()})
-
-            def to(steps: int, number: int) -> TrainingRun:
-                key = {"trial": number, "values": values, "steps": steps, "seed": document.seed}
-                return context.run.step("rung", key, lambda: measure(steps, number), TrainingRun)
-
-            yield to
 
     def _seen(self, trial: TuningTrial, run: TrainingRun, objective: Objective) -> TuningTrial:
         points = tuple((point.step, point.metric) for point in run.curve.points if point.metric is not None)

@@ -6,7 +6,7 @@ from functools import partial
 from math import log
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Verdict
+from autoopt.records import Estimate, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, TrainedPair, lost_margin
 from autoopt.search.accept.gate import MOST_METRIC_SEEDS, judge_runs
@@ -25,7 +25,6 @@ from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_first, train_with
 from autoopt.search.fit_memory import MOST_DRAWN, Attempt, attempt
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
 from autoopt.strategy import Risk
 
 FRESH_SEEDS = 1000
@@ -50,32 +49,42 @@ class Verification(Record):
     best_seconds: Estimate | None = None
 
 
-def verify(context: RunContext, state: SearchState) -> Verification:
+def verify(context: RunContext) -> Verification:
     """Trains the incumbent again from start to end; gives up changes until what is left passes.
 
     Where it fails in a whole run, the plan that whole runs have confirmed last takes its place: nothing else of a
     script is known to run.
     """
+    state, gate = context.state, context.gate
     doubted = broken = False  # whole trainings have shown another training where probes had not, or have failed
+
+    def must_be_trained() -> bool:
+        """Whether probes do not suffice: a plan that the incumbent is a part of has failed in training, or trained
+        otherwise; the latter says nothing of changes that are exact by their class."""
+        return broken or (doubted and gate.risk_over(state.incumbent, state.baseline) is not Risk.EXACT)
+
     while state.found:
-        found, trouble = _check(context, state, _must_be_trained(context, state, doubted, broken))
+        found, trouble = _check(context, must_be_trained())
         if trouble is None:
             if len(state.found) == 1 and found.speedup.throughput is not None:
                 state.measured_again(state.found[0].strategy, found.speedup.throughput)
             return found
         doubted = doubted or bool(found.best_runs)
-        failed = context.gate.trainings.failure(state.incumbent) is not None
+        failed = gate.trainings.failure(state.incumbent) is not None
         broken = broken or failed
-        if failed and context.shown_by_whole_runs(state, state.incumbent) is not None:
-            context.warn(state, _back_to_whole_runs(context, state, trouble))
+        if failed and context.shown_by_whole_runs(state.incumbent) is not None:
+            context.warn(_back_to_whole_runs(context, trouble))
             continue
-        given_up = _riskiest(context, state)
+        given_up = max(  # of the riskiest the least precise, then the last
+            reversed(state.found),
+            key=lambda c: (context.registry[c.strategy].risk.rank, gate.rounding(state.baseline.with_change(c))),
+        )
         state.revise(given_up.strategy, _verdict(found, trouble), trouble)
-        context.warn(state, f"{given_up.strategy} was removed again by the verification: {trouble}")
+        context.warn(f"{given_up.strategy} was removed again by the verification: {trouble}")
         state.incumbent = state.without(given_up.strategy)
-        trained = _must_be_trained(context, state, doubted, broken)
+        trained = must_be_trained()
         # what is left of a combined candidate was not confirmed against the baseline itself
-        needed = _test_due(context, state)
+        needed = _test_due(context)
         needed += context.allocation.trained_pair(state.speedup_so_far) if trained else 0.0
         in_time = not context.stopping() and context.now() + needed <= (1 + OVER) * context.allocation.budget
         if state.found and needed and not in_time:
@@ -84,47 +93,60 @@ def verify(context: RunContext, state: SearchState) -> Verification:
             for name in left:
                 state.revise(name, Verdict.INCONCLUSIVE, why)
             state.incumbent = state.baseline
-            context.warn(state, f"{', '.join(left)} was removed as well: {why}")
+            context.warn(f"{', '.join(left)} was removed as well: {why}")
     state.incumbent = state.baseline  # without what made it fit, where that was left out
     if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= context.allocation.budget:
-        train_first(context, state)  # it waited for a plan to be trained next to it, and none came
-    return _nothing_kept(context, state)
+        train_first(context)  # it waited for a plan to be trained next to it, and none came
+    # the best is the baseline: what is known of it against itself is the A/A control
+    objective, evidence = state.objective, gate.evidence(state.baseline, state.baseline, state.facts)
+    logs = [log(p.seconds) for run in evidence.baseline_runs if (p := parts_to(run, objective))]
+    return Verification(
+        speedup=Speedup(
+            time_to_target=same_steps_ratio(state.aa.comparison, evidence, objective),
+            throughput=state.noise.aa_ratio,
+            end_to_end_verified=False,
+            detail="nothing was kept: these are the baseline against itself",
+        ),
+        baseline_runs=evidence.baseline_runs,
+        baseline_seconds=ratio_of_pairs(logs) if logs else None,
+    )
 
 
-def _back_to_whole_runs(context: RunContext, state: SearchState, trouble: str) -> str:
+def _back_to_whole_runs(context: RunContext, trouble: str) -> str:
     """Gives up all that was kept since whole runs have confirmed a plan, or everything. Returns the note."""
+    state = context.state
     state.incumbent, state.base = state.baseline, "baseline"
-    for trial in reversed([trial for trial in state.trials if trial.verdict is Verdict.KEPT]):
+    for trial in reversed(state.kept()):
         plan = state.comparisons[trial.id].candidate.plan
         if context.gate.trainings.failure(plan) is None and context.gate.whole_pairs(plan):
-            state.incumbent, state.base = context.runner.registry.order(plan), str(trial.id)
+            state.incumbent, state.base = context.registry.order(plan), str(trial.id)
             break
         state.amend(trial.id, f"{trouble} (in the verification)", verdict=Verdict.FAILED)
     left = "the baseline" if state.base == "baseline" else f"the plan of trial {state.base}"
     return f"the patch of the final plan did not run, and {left} takes its place: {trouble}"
 
 
-def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Verification, str | None]:
+def _check(context: RunContext, trained: bool) -> tuple[Verification, str | None]:
     """One plan against the baseline. The sentence says why it does not pass, None where it does.
 
     Args:
         trained: it must be: one of which it is a part has failed in training, or was another one there.
     """
-    plan, gate = state.incumbent, context.gate
+    state, plan, gate = context.state, context.state.incumbent, context.gate
     # a second pair of trainings shows more than probes at the weights of the first
-    due = context.probes_due(plan, state.baseline) + _trainings_due(context, state)
+    due = context.probes_due(plan, state.baseline) + _trainings_due(context)
     late = context.now() + due > context.allocation.budget
     level = gate.quality(plan, state.baseline, state.facts, state.objective, hurried=late)
     if level is not None and level.passed is False:
         return Verification(speedup=Speedup(), quality=level), level.detail
-    comparison = state.with_fixed_costs(_compared(context, state))
-    whole = context.shown_by_whole_runs(state, plan)
+    comparison = state.with_fixed_costs(_compared(context))
+    whole = context.shown_by_whole_runs(plan)
     if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
         if whole is None:
             return Verification(speedup=Speedup()), comparison.failure.reason
         # whole runs decide, which may be over before steps could be compared
         comparison = comparison.model_copy(update={"decision": Decision.INCONCLUSIVE, "failure": None})
-    trouble, failed = memory_trouble(context, state, comparison)
+    trouble, failed = memory_trouble(context, comparison)
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
     trains_otherwise = gate.risk_over(plan, state.baseline).trains_otherwise
@@ -133,21 +155,21 @@ def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Veri
         if comparison.decision in (Decision.REJECT, Decision.HARMFUL):
             return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs, quality = list[TrainedPair](), level
-    train_with(context, state, plan, comparison)  # where it was not, and there is time for it now
+    train_with(context, plan, comparison)  # where it was not, and there is time for it now
     known = [pair for pair in context.gate.trained_pairs(plan) if pair.whole or whole is None]
     # more than two where those do not settle quality, the headline's interval is wide, or blocks disagree with it
     for number in range(MOST_METRIC_SEEDS):
         settled = quality is None or quality.passed is not None
-        if number >= FEWEST_SEEDS and settled and not _unsure(context, state, comparison, quality, pairs):
+        if number >= FEWEST_SEEDS and settled and not _unsure(context, comparison, quality, pairs):
             break
-        pair = known.pop(0) if known else _train(context, state, number, comparison.estimate, whole)
+        pair = known.pop(0) if known else _train(context, number, comparison.estimate, whole)
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason
         if pair is None:
             break
         pairs.append(pair)
-        seen = evidence_of(context, state, plan, pairs, level)
+        seen = evidence_of(context, plan, pairs, level)
         quality = judge_runs(seen, state.objective, state.noise)
     if quality is not None and quality.passed is False:
         return _not_passed(quality, level, pairs), quality.detail
@@ -162,7 +184,7 @@ def _check(context: RunContext, state: SearchState, trained: bool) -> tuple[Veri
         untold = Quality(method="not_tested", level="undecided", detail="there was no time to train it")
         undecided = quality or untold
         return _not_passed(undecided, level, pairs, comparison.estimate), undecided.detail
-    found = _verification(context, state, comparison, quality, pairs)
+    found = _verification(context, comparison, quality, pairs)
     headline = found.speedup.headline
     if headline is not None and headline.value <= 1.0:
         return found, f"it is no faster than the baseline from start to end: {headline.value:.3f}x"
@@ -178,42 +200,48 @@ def _not_passed(
     return Verification(speedup=Speedup(throughput=throughput), quality=quality, best_runs=runs)
 
 
-def evidence_of(
-    context: RunContext, state: SearchState, plan: Plan, pairs: list[TrainedPair], level: Quality | None = None
-) -> Evidence:
+def evidence_of(context: RunContext, plan: Plan, pairs: list[TrainedPair], level: Quality | None = None) -> Evidence:
     """Evidence of a plan next to the baseline from these trainings alone."""
     runs = {
         "baseline_runs": tuple(pair.baseline for pair in pairs),
         "candidate_runs": tuple(pair.best for pair in pairs),
     }
-    known = context.gate.evidence(plan, state.baseline, state.facts)
+    known = context.gate.evidence(plan, context.state.baseline, context.state.facts)
     return known.model_copy(update={**runs, "incumbent_runs": (), "level": level})
 
 
-def _compared(context: RunContext, state: SearchState) -> Comparison:
+def _compared(context: RunContext) -> Comparison:
     """The final plan against the baseline: fresh pairs of processes where there is time for two, else its confirmation,
     whose bounds hold at whatever time it ended. A plan that whole runs have confirmed, or whose steps are the
-    baseline's, needs none."""
-    confirmation = confirmation_of(context, state)
-    spare = context.allocation.budget - context.now() - _trainings_due(context, state)
-    if confirmation is not None and (not confirmation.pairs or spare < _short(context, state)):
+    baseline's, needs none.
+
+    It ends so that the plan can be trained thereafter: from two seeds, else from one. What is left for it is a short
+    one at least, before a second seed is thought of and before the plan is trained alone instead of alternately.
+    """
+    state, allocation, confirmation = context.state, context.allocation, context.confirmation
+    now, short = context.now(), _short(context)
+    if confirmation is not None and (not confirmation.pairs or context.left() - _trainings_due(context) < short):
         return confirmation
-    by = compared_by(context, state)
+    speedup, dearer = state.speedup_so_far, state.dearer_start(state.incumbent)
+    end = allocation.budget - short / 4  # half a pair of processes: the last may take longer than those before it
+    each, first = allocation.trained_pair(speedup) + dearer, len(context.gate.trained_pairs(state.incumbent))
+    by = end - max(FEWEST_SEEDS - first, 0) * each  # two seeds, each trained alternately, make the headline
+    if by - now < short:
+        by = max(end, now + short) if first else end - each
+    if by - now < short and not first:
+        by = max(end - allocation.verification(1, speedup) - dearer, now + short)
     return context.compare(
         "comparison",
         state.baseline,
         state.incumbent,
-        state,
-        seconds=max(context.allocation.trial, COMPARED_SHARE * (by - context.now())),
+        seconds=max(allocation.trial, COMPARED_SHARE * (by - context.now())),
         deadline=by,
         purpose="verification",
         until_error=UNTIL_ERROR,
     )
 
 
-def _train(
-    context: RunContext, state: SearchState, number: int, ratio: Estimate | None, whole: float | None
-) -> TrainedPair | None:
+def _train(context: RunContext, number: int, ratio: Estimate | None, whole: float | None) -> TrainedPair | None:
     """Plan and baseline trained alternately from a fresh seed; None where there is no time, or where one fails.
 
     Of a script it is a whole run of each, the patch in place of the plan, where the budget holds that (``whole``:
@@ -221,6 +249,7 @@ def _train(
     the training that the baseline had at first: enough to see that nothing broke, and no verified ratio. At the lower
     end of the ``ratio`` of speeds that blocks of steps have shown the plan's training is expected to end.
     """
+    state = context.state
     plan, seed = state.incumbent, context.seed + FRESH_SEEDS + number
     trainings, baseline = context.gate.trainings, context.gate.baseline
     speedup = max(ratio.low if ratio else state.speedup_so_far, 1.0)
@@ -254,14 +283,13 @@ def _train(
     return TrainedPair(baseline=before, best=after, interleaved=False)
 
 
-def _unsure(
-    context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
-) -> bool:
+def _unsure(context: RunContext, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]) -> bool:
     """Whether one more seed is worth its time: its interval is wide, or the blocks say another thing. Whole runs to a
     target are as long as their seeds make them, which a few that are alike do not show."""
+    state = context.state
     if state.objective.users_target is not None and all(pair.whole for pair in pairs):
         return True
-    evidence = evidence_of(context, state, state.incumbent, pairs)
+    evidence = evidence_of(context, state.incumbent, pairs)
     found = headline_of(pairs, comparison, evidence, state.objective, quality, state.noise.process_sd)
     if found is None or found.low is None or found.high is None:
         return False
@@ -269,18 +297,19 @@ def _unsure(
 
 
 def _verification(
-    context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
+    context: RunContext, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
 ) -> Verification:
     """The figures of the end: those of the trainings where there are any, else modelled."""
+    state = context.state
     objective, process_sd = state.objective, state.noise.process_sd
-    evidence = evidence_of(context, state, state.incumbent, pairs)
+    evidence = evidence_of(context, state.incumbent, pairs)
     trained = Trained.of(pairs, evidence, objective, quality)
     headline = headline_of(pairs, comparison, evidence, objective, quality, process_sd)
     ratio = trained.ratio(process_sd) if trained is not None else None
     seconds = seconds_of(headline, trained)
     failed = state.noise.failed(objective.min_gain)
     if quality is not None and quality.passed is None:
-        context.warn(state, f"kept although its quality is not confirmed: {quality.detail}")
+        context.warn(f"kept although its quality is not confirmed: {quality.detail}")
     modelled = headline is not None and headline.source == "modelled"
     run_ratio = headline.estimate if headline is not None and modelled else ratio
     speedup = Speedup(
@@ -304,22 +333,6 @@ def _verification(
     )
 
 
-def _nothing_kept(context: RunContext, state: SearchState) -> Verification:
-    """The best is the baseline: what is known of it against itself is the A/A control."""
-    objective, evidence = state.objective, context.gate.evidence(state.baseline, state.baseline, state.facts)
-    logs = [log(p.seconds) for run in evidence.baseline_runs if (p := parts_to(run, objective))]
-    return Verification(
-        speedup=Speedup(
-            time_to_target=same_steps_ratio(state.aa.comparison, evidence, objective),
-            throughput=state.noise.aa_ratio,
-            end_to_end_verified=False,
-            detail="nothing was kept: these are the baseline against itself",
-        ),
-        baseline_runs=evidence.baseline_runs,
-        baseline_seconds=ratio_of_pairs(logs) if logs else None,
-    )
-
-
 def _verdict(found: Verification, trouble: str) -> Verdict:
     """Verdict that the trial of a change that does not pass the verification comes to be called."""
     if found.quality is not None and found.quality.passed is False:
@@ -332,75 +345,31 @@ def _verdict(found: Verification, trouble: str) -> Verdict:
     return Verdict.NO_GAIN if trouble.startswith(AGAIN) and again.high >= 1.0 else Verdict.HARMFUL
 
 
-def _riskiest(context: RunContext, state: SearchState) -> Change:
-    """The change that goes first where the plan does not pass: of the riskiest the least precise, then the last."""
-
-    def risk(change: Change) -> tuple[int, float]:
-        alone = state.baseline.with_change(change)
-        return context.runner.registry[change.strategy].risk.rank, context.gate.rounding(alone)
-
-    return max(reversed(state.found), key=risk)
-
-
 OVER = 0.05
 """Of the budget: a training that is nearly there may end; what takes longer than was to be expected is cut off."""
 
 
-def seconds_due(context: RunContext, state: SearchState) -> float:
+def seconds_due(context: RunContext) -> float:
     """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately."""
-    return _trainings_due(context, state) + _test_due(context, state)
+    return _trainings_due(context) + _test_due(context)
 
 
-def _test_due(context: RunContext, state: SearchState) -> float:
+def _test_due(context: RunContext) -> float:
     """The same without the trainings: nothing of an incumbent that was compared with the baseline."""
-    if confirmation_of(context, state):
+    if context.confirmation:
         return 0.0
-    return _short(context, state) + context.probes_due(state.incumbent, state.baseline)
+    return _short(context) + context.probes_due(context.state.incumbent, context.state.baseline)
 
 
-def confirmation_of(context: RunContext, state: SearchState) -> Comparison | None:
-    """The incumbent's confirmation, where its steps were compared with the baseline's or, by its class, are these."""
-    baseline, plan = state.baseline, state.incumbent
-    steps = [[c for c in one.changes if not context.between_steps(c.strategy)] for one in (baseline, plan)]
-    if steps[0] == steps[1]:
-        return state.aa.comparison.of_same_steps(plan)
-    found = state.made_by
-    return found if found is not None and found.compares(baseline, plan) else None
-
-
-def _must_be_trained(context: RunContext, state: SearchState, doubted: bool, broken: bool) -> bool:
-    """Whether probes do not suffice for the incumbent: a plan that it is a part of has failed in training, or trained
-    otherwise; the latter says nothing of changes that are exact by their class."""
-    return broken or (doubted and context.gate.risk_over(state.incumbent, state.baseline) is not Risk.EXACT)
-
-
-def compared_by(context: RunContext, state: SearchState) -> float:
-    """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
-
-    What is left for the comparison is a short one at least, before a second seed is thought of and before the plan is
-    trained alone instead of alternately.
-    """
-    allocation, speedup = context.allocation, state.speedup_so_far
-    now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
-    end = allocation.budget - short / 4  # half a pair of processes: the last may take longer than those before it
-    each, first = allocation.trained_pair(speedup) + dearer, len(context.gate.trained_pairs(state.incumbent))
-    by = end - max(FEWEST_SEEDS - first, 0) * each
-    if by - now >= short:  # two seeds, each trained alternately, make the headline
-        return by
-    if first:
-        return max(end, now + short)
-    by = end - each
-    return by if by - now >= short else max(end - allocation.verification(1, speedup) - dearer, now + short)
-
-
-def _short(context: RunContext, state: SearchState) -> float:
+def _short(context: RunContext) -> float:
     """Seconds of a short comparison of the incumbent with the baseline: two pairs of their processes."""
-    return 2 * context.pair_seconds(state, state.baseline, state.incumbent)
+    return 2 * context.pair_seconds(context.state.baseline, context.state.incumbent)
 
 
-def _trainings_due(context: RunContext, state: SearchState) -> float:
+def _trainings_due(context: RunContext) -> float:
     """Seconds of the trainings alternately that the headline still takes: two pairs where they fit, one in any case.
     Two pairs are an interval, and one is a point. So the second comes before a finer ablation or another comparison."""
+    state = context.state
     allocation, have = context.allocation, len(context.gate.trained_pairs(state.incumbent))
     each = allocation.trained_pair(state.speedup_so_far) + state.dearer_start(state.incumbent)
     missing = max(FEWEST_SEEDS - have, 0)
@@ -409,10 +378,10 @@ def _trainings_due(context: RunContext, state: SearchState) -> float:
     return missing * each
 
 
-def memory_trouble(context: RunContext, state: SearchState, comparison: Comparison) -> tuple[str, bool]:
+def memory_trouble(context: RunContext, comparison: Comparison) -> tuple[str, bool]:
     """Why the incumbent leaves too little memory free, and whether it failed; empty where it leaves enough. Where
     shapes vary it is trained on the largest of many batches, and so is the baseline where that is too much."""
-    limit = context.gate.memory_limit_bytes
+    state, limit = context.state, context.gate.memory_limit_bytes
     reason = lost_margin(comparison.incumbent, comparison.candidate, limit)
     if reason or limit is None or state.facts.static_shapes:
         return reason and f"memory: {reason}", False

@@ -18,14 +18,13 @@ from autoopt.records.base import Z
 from autoopt.records.whole_run import WholeRun
 from autoopt.script.whole_run import turn_of
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Judgement, TrainedPair, length_scatter
-from autoopt.search.accept.gate import NOT_TESTED, judge_runs
+from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.time_to_target import Trained
 from autoopt.search.accept.trainings import ratio_of_pairs
-from autoopt.search.candidate import Candidate
-from autoopt.search.confirmation import OpenTrial
+from autoopt.search.candidate import Candidate, OpenTrial
 from autoopt.search.first_training import train_first
+from autoopt.search.planner import prior
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
 from autoopt.search.verify import FRESH_SEEDS, evidence_of
 
 MOST_PAIRS = 8
@@ -75,12 +74,14 @@ class WholeRunConfirmation:
         hope: standard errors by which it may well be faster than predicted.
     """
 
-    def __init__(self, context: RunContext, state: SearchState, candidate: Candidate, hope: float = 0.0) -> None:
+    def __init__(self, context: RunContext, candidate: Candidate, hope: float = 0.0) -> None:
+        state = context.state
         self.context, self.state, self.candidate = context, state, candidate
         predicted, beliefs = candidate.predicted, state.beliefs
         self._otherwise = context.gate.risk_over(candidate.plan, state.incumbent).trains_otherwise
+        self._fewest = FEWEST_SEEDS if self._otherwise else 1  # pairs: it may be at the target early by chance
         self._before, whole = state.incumbent, state.rounds[-1].whole_run if state.found and state.rounds else None
-        untouched = context.shown_by_whole_runs(state, candidate.plan)
+        untouched = context.shown_by_whole_runs(candidate.plan)
         if state.found:
             runs = [pair.best.seconds for pair in context.gate.whole_pairs(state.incumbent)]
             stepping = whole.part("steps") if whole is not None else None
@@ -88,7 +89,7 @@ class WholeRunConfirmation:
             self._run = InWholeRun.of(self.seconds, stepping.seconds if stepping is not None else None, whole)
         else:
             self.seconds = untouched
-            self._run = InWholeRun.of(context.run_seconds(state), state.planned_seconds, state.untouched_run)
+            self._run = InWholeRun.of(context.run_seconds(), state.planned_seconds, state.untouched_run)
         # what is kept is verified on the untouched script, by other runs than those that it was selected by
         verified = state.found or self._otherwise
         self._reserve = FEWEST_SEEDS * ((untouched or 0.0) + (self.seconds or 0.0)) if verified else 0.0
@@ -114,30 +115,23 @@ class WholeRunConfirmation:
 
     def run(self) -> Trial:
         """The trial; pairs with the untouched script of a plan that was kept are the verification's."""
-        context, state = self.context, self.state
-        candidate = replace(self.candidate, predicted=self._predicted)
-        opened = OpenTrial(context, state, candidate, "confirming by whole runs")
+        context, state, predicted = self.context, self.state, self.candidate.predicted
+        if predicted is not None and self._run is not None:  # of the whole run, with what predictions usually err
+            predicted = predicted.model_copy(update={"value": exp(self.gain)})
+            error = prior(predicted)[1]
+            low, high = (exp(self.gain + ends * error) for ends in (-Z, Z))
+            predicted = predicted.model_copy(update={"low": low, "high": high})
+        opened = OpenTrial(context, replace(self.candidate, predicted=predicted), "confirming by whole runs")
         trial = opened.ended(self._judged(opened.number))
         if trial.verdict is Verdict.KEPT and self._before != state.baseline:
             with suppress(TrialFailed):  # its patch ran next to the incumbent's
                 self._pair(opened.number, 0, state.baseline)
         shown, members, beliefs = trial.time_to_target, self.candidate.members, state.beliefs
         if shown is not None and self._run is not None:  # corrects the predictions of its changes, by their shares
-            reported = self._divided(tuple(beliefs.prior(*member)[0] for member in members))
+            reported = self._divided(tuple(prior(said)[0] for _, said in members))
             shares = [self._run.shares(*reported)[other] for other in self._between]
             beliefs.saw(members, log(shown.value), shown.log_sd, self._run.gain(*reported), shares)
         return trial
-
-    @property
-    def _predicted(self) -> Estimate | None:
-        """The speedup of the whole run, with what predictions usually err, else that of steps."""
-        of_steps = self.candidate.predicted
-        if of_steps is None or self._run is None:
-            return of_steps
-        of_run = of_steps.model_copy(update={"value": exp(self.gain)})
-        error = self.state.beliefs.prior(self.candidate.change.strategy, of_run)[1]
-        low, high = (exp(self.gain + ends * error) for ends in (-Z, Z))
-        return of_run.model_copy(update={"low": low, "high": high})
 
     def _divided(self, gains: tuple[float, ...]) -> tuple[float, float]:
         """Log gains of the candidate's changes in sum: of those of the steps, and of those of evaluations alone."""
@@ -155,7 +149,7 @@ class WholeRunConfirmation:
         if level is not None and level.passed is False:
             return Judgement(verdict=Verdict.QUALITY_LOST, reason=level.detail, quality=level)
         if state.trained is None:
-            train_first(context, state, plan, exp(self.gain))
+            train_first(context, plan, exp(self.gain))
         known = context.gate.trained_pairs(plan) if self._before == state.baseline else ()
         self._found = [pair for pair in known if pair.whole]
         while not context.stopping() and self._another_helps(level):
@@ -164,15 +158,27 @@ class WholeRunConfirmation:
             except TrialFailed as failure:
                 late = failure.kind == "timeout" or failure.side == 0
                 verdict = Verdict.INCONCLUSIVE if late else Verdict.FAILED
-                return Judgement(verdict=verdict, reason=failure.reason, quality=NOT_TESTED)
+                return Judgement(verdict=verdict, reason=failure.reason)
         if not self._found:
-            return Judgement(
-                verdict=Verdict.INCONCLUSIVE, reason="no time for a pair of whole runs", quality=NOT_TESTED
-            )
-        return self._ruled(self._ratio(), self._quality(level))
+            return Judgement(verdict=Verdict.INCONCLUSIVE, reason="no time for a pair of whole runs")
+        ratio, quality = self._ratio(), self._quality(level)
+        if quality.passed is not True and not (quality.passed is None and context.gate.accept_undecided):
+            verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
+        elif self._faster(ratio):
+            verdict = Verdict.KEPT
+        else:
+            verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.INCONCLUSIVE
+        pairs = "one pair" if ratio.n == 1 else f"{ratio.n} pairs"
+        return Judgement(
+            verdict=verdict,
+            reason=f"whole runs: {ratio.text('.3f')} in {pairs}; {quality.detail}",
+            quality=quality,
+            time_to_target=ratio,
+            planned_steps=state.planned_steps,
+        )
 
     def _quality(self, level: Quality | None) -> Quality:
-        seen = evidence_of(self.context, self.state, self.candidate.plan, self._found, level)
+        seen = evidence_of(self.context, self.candidate.plan, self._found, level)
         return judge_runs(seen, self.state.objective, self.state.noise)
 
     def _another_helps(self, level: Quality | None) -> bool:
@@ -186,23 +192,6 @@ class WholeRunConfirmation:
         pairs = self._pairs_for(log(seen.value))
         return pairs is not None and max(pairs - len(self._found), 1) * self.pair_seconds <= left
 
-    def _ruled(self, ratio: Estimate, quality: Quality) -> Judgement:
-        if quality.passed is not True and not (quality.passed is None and self.context.gate.accept_undecided):
-            verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
-        elif self._faster(ratio):
-            verdict = Verdict.KEPT
-        else:
-            verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.INCONCLUSIVE
-        pairs = "one pair" if ratio.n == 1 else f"{ratio.n} pairs"
-        text = f"whole runs: {ratio.text('.3f')} in {pairs}"
-        return Judgement(
-            verdict=verdict,
-            reason=f"{text}; {quality.detail}",
-            quality=quality,
-            time_to_target=ratio,
-            planned_steps=self.state.planned_steps,
-        )
-
     def _faster(self, ratio: Estimate) -> bool:
         return ratio.low > 1.0 and ratio.value >= 1.0 + self.context.min_gain
 
@@ -211,11 +200,6 @@ class WholeRunConfirmation:
         if gain < log1p(self.context.min_gain):
             return None
         return next((n for n in range(self._fewest, MOST_PAIRS + 1) if self._of([gain] * n).low > 1.0), None)
-
-    @property
-    def _fewest(self) -> int:
-        """Pairs: what trains otherwise may be at the target early by chance."""
-        return FEWEST_SEEDS if self._otherwise else 1
 
     @property
     def pair_seconds(self) -> float:
@@ -238,7 +222,7 @@ class WholeRunConfirmation:
     def _ratio(self) -> Estimate:
         if self._otherwise:  # the steps to the target are a matter of chance as well
             context, state = self.context, self.state
-            seen = evidence_of(context, state, self.candidate.plan, self._found)
+            seen = evidence_of(context, self.candidate.plan, self._found)
             trained = Trained.of(self._found, seen, state.objective, None)
             if trained is not None:
                 return trained.ratio(state.noise.process_sd)

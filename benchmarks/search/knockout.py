@@ -35,7 +35,7 @@ def _gives(value: Any) -> Callable[..., Any]:
 RULES: dict[str, dict[str, Any]] = {
     "a large gain ends the screening": {"screening.Screening.first": _gives(None)},
     "screening in one process": {"race.SwitchedScreenings.possible": _gives(False)},
-    "a rival on top of what did well": {"rounds.screen_rival": _gives(None)},
+    "a rival on top of what did well": {"screening.Screening.screen_rival": _gives(None)},
     "all that is promised, first": {"rounds.together": _gives(None)},
     "what did well is confirmed together": {"confirmations.likely_parts": _gives([])},
     "quality before the confirmation": {"confirmations.quality_first": _gives(None)},
@@ -44,7 +44,7 @@ RULES: dict[str, dict[str, Any]] = {
     "parts switched in one process": {"ablate.compare_switched": _gives(None)},
     "the baseline trains next to a plan": {
         "rounds.train_with": _gives(None),
-        "confirmation.train_with": _gives(None),
+        "confirmations.train_with": _gives(None),
     },
     "a limit of what is kept back": {"budget_allocation.KEPT_BACK_AT_MOST": 1.0},
 }

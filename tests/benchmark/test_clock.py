@@ -27,8 +27,7 @@ from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arena import row_of
 from autoopt.search.compare.comparison import SideStatistics
-from autoopt.search.compare.rounds import Rounds
-from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.search.compare.statistics import MIN_BLOCKS, Rounds
 from autoopt.testing.fakes import FakeLoader, LoaderModel
 from tests.benchmark.small_training import workload
 

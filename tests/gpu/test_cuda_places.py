@@ -13,7 +13,7 @@ from autoopt.records import Plan
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Rule
-from autoopt.search.parallel import Neighbours, sharing_of
+from autoopt.search.race import Neighbours
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import places_of, visible_devices
@@ -38,7 +38,7 @@ def test_each_place_trains_on_its_own_device_and_neighbours_are_measured(tmp_pat
         neighbours = Neighbours(runner.placed(), Plan(), Rule(max_seconds=60, warm_up_seconds=5.0), workers)
         rng = np.random.default_rng(0)
         names = [place.name for place in places]
-        found = sharing_of(neighbours, names, Plan(), 5.0, clock=time.monotonic, deadline=1e9, rng=rng)
+        found = neighbours.sharing(names, 5.0, clock=time.monotonic, deadline=1e9, rng=rng)
         assert all(torch.cuda.mem_get_info(number)[0] < before[number] for number in (0, 1))
         neighbours.close()
         workers.close()

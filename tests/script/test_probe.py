@@ -408,10 +408,11 @@ def adopted(
     warnings: list[str] = []
     context: Any = SimpleNamespace(
         runner=SimpleNamespace(reads=read.append),
-        note=lambda state, *texts: notes.extend(texts),
-        warn=lambda state, *texts: warnings.extend(texts),
+        note=lambda *texts: notes.extend(texts),
+        warn=lambda *texts: warnings.extend(texts),
+        state=state,
     )
-    adopt_metric(context, state, told, *([] if seconds is None else [seconds]))
+    adopt_metric(context, told, *([] if seconds is None else [seconds]))
     return SimpleNamespace(read=read, **vars(state)), notes, warnings
 
 

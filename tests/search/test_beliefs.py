@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.records import Estimate, EstimateKind
-from autoopt.search.beliefs import UNKNOWN_SD, USUAL_SD, Beliefs
+from autoopt.search.planner import UNKNOWN_SD, USUAL_SD, Beliefs
 from autoopt.search.whole_run_confirmation import InWholeRun
 
 

@@ -23,8 +23,7 @@ from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideStatistics
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
-from autoopt.search.compare.rounds import Rounds, ratio_of_totals, undisturbed
-from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.search.compare.statistics import MIN_BLOCKS, Rounds, ratio_of_totals, undisturbed
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 
 A = Plan()

@@ -162,9 +162,10 @@ def test_evaluations_wait_for_what_promises_more_than_they_could_bring(
         min_gain=0.01,
         allocation=SimpleNamespace(start_seconds=2.0),
         announce=lambda event: None,
+        state=state,
     )
     proposal = Proposal(strategy("evaluates", stages=frozenset({"evaluate"})), None, {})
     monkeypatch.setattr("autoopt.search.candidate.TrialEnded", lambda **_: None)
-    try_evaluations(context, state, [proposal], sample_case(), deadline=5.0, other=other)
+    try_evaluations(context, [proposal], sample_case(), deadline=5.0, other=other)
     assert len(found) == 1
     assert why in found[0]

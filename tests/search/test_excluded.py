@@ -12,7 +12,7 @@ from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.planner import Choice, build_queue, candidate_plan
-from autoopt.search.promised import combined
+from autoopt.search.screening import combined
 from autoopt.testing.fakes import NoiseModel
 from autoopt.testing.strategies import sample_case
 from simulated import World, product, strategy
@@ -42,8 +42,8 @@ def test_a_stack_holds_the_better_of_two_that_exclude_each_other(tmp_path: Path)
     world = World(
         tmp_path, *known, speed=product(dict.fromkeys(("one", "two", "three"), 1.1)), noise=NoiseModel("quiet")
     )
-    state = described(world.context, Options(budget_seconds=world.budget))
-    benchmark(world.context, state)
+    described(world.context, Options(budget_seconds=world.budget))
+    benchmark(world.context)
     registry = world.context.runner.registry
 
     def seen(name: str) -> Any:
@@ -54,7 +54,7 @@ def test_a_stack_holds_the_better_of_two_that_exclude_each_other(tmp_path: Path)
             error=0.01,
         )
 
-    found = combined(state, registry, [seen("two"), seen("one"), seen("three")])
+    found = combined(world.context, [seen("two"), seen("one"), seen("three")])
     assert found is not None
     assert {change.strategy for change in found.changes} == {"two", "three"}
     assert set(found.plan.names()) == {"two", "three"}

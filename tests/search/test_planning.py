@@ -18,8 +18,8 @@ from autoopt.registry import Registry, Source, load_strategies
 from autoopt.search.accept.gathering import Gate
 from autoopt.search.baseline import opportunities
 from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
-from autoopt.search.candidate import Screened
 from autoopt.search.planner import Choice, build_queue, by_promise
+from autoopt.search.screening import Screened
 from autoopt.setup import Setup
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Applies, Case, Risk, Strategy

@@ -21,7 +21,7 @@ from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideName
 from autoopt.search.compare.contest import Contest, Several
 from autoopt.search.compare.noise import control
-from autoopt.search.parallel import Neighbours, ParallelRace, sharing_of
+from autoopt.search.race import Neighbours, ParallelRace
 from autoopt.testing import Behaviour, FakeClock, FakeMachine, NoiseModel
 from autoopt.testing.fakes import FakeArm
 from tests.simulated import World, product, strategy, verdicts
@@ -300,7 +300,7 @@ def control_parallel(cost: float, floor: float | None = 0.08, **machine: Any) ->
     workers = SimulatedWorkers(made.clock, 2)
     neighbours = Neighbours([Runner(made), Runner(made)], Plan(), Rule(max_seconds=60), workers)
     rng = np.random.default_rng(0)
-    found = sharing_of(neighbours, ["one", "two"], Plan(), floor, clock=made.clock, deadline=600.0, rng=rng)
+    found = neighbours.sharing(["one", "two"], floor, clock=made.clock, deadline=600.0, rng=rng)
     neighbours.close()
     assert not made.alive
     return found

@@ -17,9 +17,8 @@ from autoopt.records.protocol import Launch
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.baseline import check_devices
-from autoopt.search.model_scaling import common_step, model_scaling, scaling_of
 from autoopt.search.outcome import configuration
-from autoopt.search.scaling import counts, point_of
+from autoopt.search.scaling import common_step, counts, model_scaling, point_of, scaling_of
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from made_up import OBJECTIVE

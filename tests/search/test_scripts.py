@@ -50,7 +50,7 @@ class Begun:
         monkeypatch.setattr(first_training, "train_first", self._train_first)
         side = SimpleNamespace(step_seconds=Percentiles(p50=step, p95=step, p99=step), peak_memory_bytes=None)
         facts: WorkloadFacts = fake_facts(Behaviour()).model_copy(update={"steps_per_epoch": epoch})
-        self.state: Any = SimpleNamespace(
+        state: Any = SimpleNamespace(
             trained=None,
             aa=SimpleNamespace(side=side, start_seconds=2.0, pair_seconds=8.0),
             sites=Sites(command=("python", "train.py"), cwd="/", sites=seen),
@@ -66,14 +66,15 @@ class Begun:
             allocation=BudgetAllocation(budget=budget),
             gate=SimpleNamespace(memory_limit_bytes=None),
             now=lambda: 20.0,
-            run_seconds=lambda state: None,
-            note=lambda state, *texts: self.notes.extend(texts),
-            warn=lambda state, *texts: None,
+            run_seconds=lambda: None,
+            note=lambda *texts: self.notes.extend(texts),
+            warn=lambda *texts: None,
             seed=0,
+            state=state,
         )
-        begin(self.context, self.state)
+        begin(self.context)
 
-    def _train_first(self, context: Any, state: Any) -> None:
+    def _train_first(self, context: Any) -> None:
         self.whole += 1
 
     @property

@@ -20,7 +20,7 @@ from autoopt.records import (
 from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.gathering import Gate
 from autoopt.search.accept.levels import BATCHES
-from autoopt.search.beliefs import Beliefs
+from autoopt.search.planner import Beliefs
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Risk
 from simulated import product, strategy, verdicts

@@ -88,7 +88,6 @@ def test_probes_are_expected_to_take_what_they_took(tmp_path: Path) -> None:
     one = World(tmp_path, strategy("rounds", risk=Risk.NUMERIC), speed=product({"rounds": 1.5}), budget=600.0)
     one.runner.probe_seconds = 20.0
     state, probes = one.go().state, one.context.gate.probes
-    assert probes is not None
     assert one.context.probes_due(state.incumbent, state.baseline) == 0.0
     probes.weights = ("kept.pt",)  # by a training, since then
     each = one.context.allocation.start_seconds + 20.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autoopt.records.model_scaling import PowerLaw
 from autoopt.search.compare.sequential_test import ALPHA, alpha_of
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius, wider
-from autoopt.search.model_scaling import fit
+from autoopt.search.scaling import fit
 from benchmarks.truth.placebo_runs import one_run
 
 logs = st.floats(-2.0, 2.0)

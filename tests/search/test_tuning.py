@@ -97,10 +97,10 @@ class Machine:
         warned: list[str] = []
         context = SimpleNamespace(
             seed=0, now=lambda: self.seconds, stopping=lambda: False, warned=warned,
-            warn=lambda _, text: warned.append(text), allocation=BudgetAllocation(self.budget, start_seconds=0.1),
-            run=SimpleNamespace(step=self.step), runner=SimpleNamespace(trial=self.trial, registry=load_strategies()),
+            warn=warned.append, allocation=BudgetAllocation(self.budget, start_seconds=0.1), state=state,
+            run=SimpleNamespace(step=self.step), runner=SimpleNamespace(trial=self.trial), registry=load_strategies(),
         )  # fmt: skip
-        tune(context, state, Options(tune=parse_tune(list(space))))  # type: ignore[arg-type]
+        tune(context, Options(tune=parse_tune(list(space))))  # type: ignore[arg-type]
         state.warned = warned
         return state
 
@@ -126,8 +126,8 @@ def test_on_a_short_budget_the_baseline_that_waited_is_trained_first(monkeypatch
     """Its training waits for a plan beside it, and the search's rungs come of it."""
     machine, there = Machine(), Machine().trained
 
-    def train_first(context: Any, state: Any) -> None:
-        state.trained = there
+    def train_first(context: Any) -> None:
+        context.state.trained = there
 
     machine.trained = None
     monkeypatch.setattr("autoopt.search.tuning.train_first", train_first)

@@ -16,7 +16,7 @@ from autoopt.records import Change, Noise, Plan
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Rule
-from autoopt.search.parallel import Neighbours, ParallelRace, sharing_of
+from autoopt.search.race import Neighbours, ParallelRace
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher, trial_environment
 from autoopt.trial.places import Workers, places_of
@@ -83,7 +83,7 @@ def test_pairs_of_processes_live_beside_each_other_and_leave_nothing(tmp_path: P
         workers, runners = runner.workers(), runner.placed()
         neighbours = Neighbours(runners, Plan(), rule, workers)
         rng = np.random.default_rng(0)
-        found = sharing_of(neighbours, ["0", "1"], Plan(), 5.0, clock=time.monotonic, deadline=1e9, rng=rng)
+        found = neighbours.sharing(["0", "1"], 5.0, clock=time.monotonic, deadline=1e9, rng=rng)
         assert found.allowed, found.reason
         assert all(each is not None and each.n >= 6 for each in found.beside)
         neighbours.close()

@@ -37,8 +37,8 @@ class ProbeResult:
 
     probe: Probe
     arrays: Arrays
-    elsewhere: Callable[[], Probe | None] | None = None
-    rounded: Callable[[float, bool], Arrays | None] | None = None
+    elsewhere: Callable[[], Probe | None] = lambda: None
+    rounded: Callable[[float, bool], Arrays | None] = lambda size, other_draws: None
 
     def same_windows(self, other: ProbeResult) -> tuple[str, ...]:
         """Windows that both began at the same weights, with the same batches: the later one if both trained as far."""
@@ -84,17 +84,21 @@ class DataCompared:
         """Of incumbent and candidate; the incumbent's is repeated where their batches differ. Where the dataset does
         not give the same sample twice (``deterministic``), labels and order are compared."""
         one, other, key = before.probe, after.probe, "orders" if deterministic is False else "digests"
-        steps, again = _steps(getattr(one, key), getattr(other, key)), None
+        steps = _steps(getattr(one, key), getattr(other, key))
         rolled = deterministic is not False and all(step.whole for step in steps)
         parted = any(step.other for step in steps) or (rolled and _rolled_apart(one, other, None))
-        if parted and before.elsewhere is not None:
-            again = before.elsewhere()
+        again = before.elsewhere() if parted else None
         if again is not None:
             steps = _steps(getattr(one, key), getattr(other, key), getattr(again, key))
         found = next((number for number, step in enumerate(steps) if step.other), None)
         until = next((number for number, step in enumerate(steps) if step.parted), None)
-        if found is None and until is not None and _same_arithmetic(before, after, until):
-            found = until
+        taken = min(len(each.probe.gradient_digests) for each in (before, after))
+        if found is None and until is not None and 0 < until < taken:
+            # one of those steps whose weights are the same: were gradients equal, bit for bit, so far?
+            mine, theirs = (each.cut(until).arrays.gradients for each in (before, after))
+            pairs = list(zip(mine, theirs, strict=False))
+            same = bool(pairs) and all(np.array_equal(left, right, equal_nan=True) for left, right in pairs)
+            found = until if same else None
         lost = ""
         if found is not None:
             where = f"step {found}" if found < one.steps else "a batch after the probe's training"
@@ -140,15 +144,6 @@ def _steps(one: Sequence[str], other: Sequence[str], again: Sequence[str] | None
 
 def _parts(digest: str) -> Iterator[str]:
     return (digest[begin : begin + _DIGEST] for begin in range(0, len(digest), _DIGEST))
-
-
-def _same_arithmetic(before: ProbeResult, after: ProbeResult, step: int) -> bool:
-    """Whether a step is one of those whose weights are the same, and its gradients were equal, bit for bit, so far."""
-    if not 0 < step < min(len(each.probe.gradient_digests) for each in (before, after)):
-        return False
-    one, other = before.cut(step).arrays.gradients, after.cut(step).arrays.gradients
-    pairs = list(zip(one, other, strict=False))
-    return bool(pairs) and all(np.array_equal(left, right, equal_nan=True) for left, right in pairs)
 
 
 def _rolled_apart(one: Probe, other: Probe, again: Probe | None) -> bool:

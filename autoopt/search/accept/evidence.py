@@ -148,7 +148,7 @@ class Judgement(Record):
 
     verdict: Verdict
     reason: str
-    quality: Quality
+    quality: Quality = Quality(method="not_tested")
     time_to_target: Estimate | None = None
     planned_steps: int | None = None
     between_ratio: float | None = None

@@ -306,6 +306,10 @@ def gradient_fidelity(arrays: Arrays, before: Array, after: Array, steps: int = 
     products, lengths = (scale * before * after).sum(axis=1), (scale * np.square(before)).sum(axis=1)
     slope = float(products.sum() / lengths.sum())
     left = products - slope * lengths
+    # the factor on the steps that it costs: nothing at a small learning rate, 1 + e^2 where noise dominates
+    squares, whole_spread = (scale * np.square(difference)).sum(axis=1), float(spread.sum())
+    mean_square, reach = float(squares.mean()), student_reach(max(count - 1, 1)) * float(squares.std(ddof=1))
+    most = 1 + (mean_square + reach / sqrt(count)) / whole_spread
     return GradientFidelity(
         error=float(np.sqrt(square.sum() / spread.sum())),
         bias=float(np.sqrt(max(drift.value, 0.0) / spread.sum())),
@@ -314,20 +318,10 @@ def gradient_fidelity(arrays: Arrays, before: Array, after: Array, steps: int = 
         worst=worst,
         worst_name=name,
         bias_bound=sqrt(drift.high / reference) if drift.high else 0.0,
-        penalty=_penalty((scale * np.square(difference)).sum(axis=1), float(spread.sum())),
+        penalty=Estimate(value=1 + mean_square / whole_spread, low=1.0, high=most, n=count),
         batches=count,
         wanted=_batches_wanted(drift, mean, floor),
     )
-
-
-def _penalty(squares: Array, spread: float) -> Estimate:
-    """The factor on the steps that an error costs: nothing at a small learning rate, 1 + e^2 where noise dominates.
-
-    ``squares``: squared length of the difference, by batch; ``spread``: squared, between batches.
-    """
-    n, square = len(squares), float(squares.mean())
-    reach = student_reach(max(n - 1, 1)) * float(squares.std(ddof=1)) / sqrt(n)
-    return Estimate(value=1 + square / spread, low=1.0, high=1 + (square + reach) / spread, n=n)
 
 
 def _batches_wanted(drift: MeanSquare, mean: MeanSquare, floor: float) -> int | None:
@@ -378,9 +372,15 @@ def update_difference(before: Arrays, after: Arrays) -> float | None:
     return float(max(values.max() for values in found))
 
 
-def weight_difference(before: Arrays, after: Arrays) -> Array:
-    """How far the weights of both are apart after each step, over the incumbent's update in a step (median)."""
-    return _parted(before, before.weights, after.weights)
+def weight_difference(before: Arrays, after: Arrays, window: str = "") -> Array:
+    """How far the weights of both are apart after each step, over the incumbent's update in a step (median): of the
+    recorded steps, or of those of a window."""
+    one, other = (each.windows.get(window, np.zeros(0)) if window else each.weights for each in (before, after))
+    count, felt = min(len(one), len(other)), before.felt()
+    if count < 2:
+        return np.zeros(0)
+    steps, apart = felt.norm(np.diff(one[:count], axis=0)), felt.norm(other[:count] - one[:count])
+    return np.asarray(apart[1:] / max(float(np.median(steps)), 1e-300))
 
 
 def parted_at_once(
@@ -414,16 +414,7 @@ def _parted_in_steps(before: Arrays, after: Arrays) -> Array:
 
 def parted_across_epochs(before: Arrays, after: Arrays) -> float:
     """The largest of these distances in the steps across the end of an epoch, which begin at the same weights."""
-    if not before.windows.keys() & after.windows.keys() & {"epoch"}:
-        return 0.0
-    return float(_parted(before, before.windows["epoch"], after.windows["epoch"]).max(initial=0.0))
-
-
-def _parted(arrays: Arrays, before: Array, after: Array) -> Array:
-    count, arrays = min(len(before), len(after)), arrays.felt()
-    steps = arrays.norm(np.diff(before[:count], axis=0))
-    apart = arrays.norm(after[:count] - before[:count])
-    return np.asarray(apart[1:] / max(float(np.median(steps)), 1e-300)) if count > 1 else np.zeros(0)
+    return float(weight_difference(before, after, "epoch").max(initial=0.0))
 
 
 def standing_still(

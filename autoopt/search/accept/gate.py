@@ -83,21 +83,25 @@ def before_quality(comparison: Comparison, evidence: Evidence) -> Judgement | No
     if failure:
         verdict = Verdict.FAILED if failure.side == "candidate" else Verdict.INCONCLUSIVE
         reason = failure.reason if verdict is Verdict.FAILED else f"the incumbent failed next to it: {failure.reason}"
-        return Judgement(verdict=verdict, reason=reason, quality=NOT_TESTED)
+        return Judgement(verdict=verdict, reason=reason)
     if comparison.decision is not Decision.ACCEPT and not _trained_anyway(comparison, evidence):
         verdict = Verdict.NO_GAIN if comparison.decision is Decision.REJECT else Verdict(comparison.decision)
-        return Judgement(verdict=verdict, reason=comparison.reason, quality=NOT_TESTED)
+        return Judgement(verdict=verdict, reason=comparison.reason)
     if not after.losses.losses:
         reason = "error: no loss was captured, so quality cannot be judged"
         return Judgement(verdict=Verdict.FAILED, reason=reason, quality=Quality(method="not_tested", passed=False))
-    bad = _not_finite(comparison, evidence)
+    # the loss that is not finite where the incumbent's is: else it is the workload's own way (a scaler)
+    step, usual = after.losses.not_finite, before.losses.not_finite
+    bad = "" if step is None or (usual is not None and usual <= step) else f"the loss of step {step}"
+    runs = (run for run in evidence.candidate_runs if not _finite(run))
+    bad = bad or next((f"a loss in training from seed {run.seed}" for run in runs), "")
     if bad:
         quality = Quality(method="loss_path", passed=False, detail=f"{bad} is not finite")
         return Judgement(verdict=Verdict.FAILED, reason=f"not_finite: {bad}", quality=quality)
     memory = lost_margin(before, after, evidence.memory_limit_bytes, evidence.candidate_runs)
     if memory:
         reason = f"memory: {memory} ({comparison.reason})"
-        return Judgement(verdict=Verdict.HARMFUL, reason=reason, quality=NOT_TESTED)
+        return Judgement(verdict=Verdict.HARMFUL, reason=reason)
     return None
 
 
@@ -110,14 +114,6 @@ def _trained_anyway(comparison: Comparison, evidence: Evidence) -> bool:
     if before is None or after is None:
         return False  # no process of it was measured: what goes on from an earlier trial was not worth another pair
     return isclose(before, after, rel_tol=SAME_BATCH)
-
-
-def _not_finite(comparison: Comparison, evidence: Evidence) -> str:
-    """The loss that is not finite where the incumbent's is, in words: else it is the workload's own way (a scaler)."""
-    bad, before = comparison.candidate.losses.not_finite, comparison.incumbent.losses.not_finite
-    if bad is not None and (before is None or before > bad):
-        return f"the loss of step {bad}"
-    return next((f"a loss in training from seed {run.seed}" for run in evidence.candidate_runs if not _finite(run)), "")
 
 
 def _finite(run: TrainingRun) -> bool:
@@ -367,12 +363,9 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
         return arrived(pairs, evidence.baseline_runs, objective)
     ended = objective.users_target is not None and any(run.stopped == WHOLE_RUN for run in evidence.candidate_runs)
     difference = None if ended else metric_difference(pairs, objective, noise)  # at the target is where they end
-    if difference is None and level is None:
-        what = objective.metric or "no metric"
-        detail = f"quality undecided: {what} was not measured on both sides"
-        return Quality(method="not_tested", level="undecided", metric=objective.metric, detail=detail)
     if difference is None:
-        return level or NOT_TESTED
+        detail = f"quality undecided: {objective.metric or 'no metric'} was not measured on both sides"
+        return level or Quality(method="not_tested", level="undecided", metric=objective.metric, detail=detail)
     quality = metric_quality(difference, objective)
     if level is None or level.passed is not True or quality.passed is False:
         there = quality

@@ -25,7 +25,6 @@ from autoopt.search.accept.trainings import Steps, Trainings
 from autoopt.search.budget_allocation import PAST
 from autoopt.search.compare.arena import Clock
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
-from autoopt.search.compare.sequential_test import ALPHA
 from autoopt.search.trial_runner import PROBE, TrialRunner
 from autoopt.setup import Setup
 from autoopt.strategy import Risk
@@ -144,19 +143,17 @@ class Probes:
         """
         if at_any_weights and (earlier := self.earlier(incumbent, candidate)):
             return earlier
-        asked = {"until": until, "gradients": gradients or self._usual(facts, until), "weights": self.weights}
-        before, other = self._probe(incumbent, facts, asked, None), other_side or self
-        other._own = self._own  # gradients are compared at the same weights
-        return before, other._probe(candidate, facts, asked, before)
-
-    def _usual(self, facts: WorkloadFacts, until: int) -> int:
         step, half = self.step_seconds, GRADIENTS // 2
         most = half if step is None else min(GRADIENTS, SECONDS / _POINTS / step)
         if most < half <= _MORE * most:  # fewer hardly tell a bias: both would be probed again, from their starts
             most = half
         if facts.adapter == "script" and until:  # its own steps are used up, and it ends where there are no more
             most = min(most, until / 2 / _POINTS)
-        return max(FEWEST_GRADIENTS, int(most))
+        usual = max(FEWEST_GRADIENTS, int(most))
+        asked = {"until": until, "gradients": gradients or usual, "weights": self.weights}
+        before, other = self._probe(incumbent, facts, asked, None), other_side or self
+        other._own = self._own  # gradients are compared at the same weights
+        return before, other._probe(candidate, facts, asked, before)
 
     def earlier(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult] | None:
         """Probes of both at the same weights, the latest that there are; None where there are none."""
@@ -264,7 +261,7 @@ class Gate:
         seed: the first seed; further ones follow.
         baseline: the plan that everything is compared with.
         memory_limit_bytes: of the device; None where it is not known.
-        probes: durable probes; None where there are none, which leaves quality to trainings.
+        probes: durable ones.
         accept_undecided: keeps what is not confirmed to train as well.
         evaluations: what was measured of the seconds of an evaluation under other settings of its loader.
         selected: plans that whole runs next to the untouched script have selected.
@@ -274,9 +271,9 @@ class Gate:
     registry: Registry
     seed: int
     now: Clock
+    probes: Probes
     baseline: Plan = field(default_factory=Plan)
     memory_limit_bytes: int | None = None
-    probes: Probes | None = None
     accept_undecided: bool = False
     evaluations: EvaluationRatios = field(default_factory=EvaluationRatios)
     selected: set[str] = field(default_factory=set)
@@ -292,7 +289,7 @@ class Gate:
         *,
         deadline: float,
         number: int,
-        alpha_accept: float = ALPHA,
+        alpha_accept: float,
     ) -> Judgement:
         """The verdict on a candidate; trains it and the baseline as long as that is wanted and there is time.
 
@@ -317,7 +314,7 @@ class Gate:
                 break
         evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
         steps = may_be_rounding(comparison, evidence)
-        if steps and self.probes is not None:  # the incumbent from weights that differ by what the plan rounds off
+        if steps:  # the incumbent from weights that differ by what the plan rounds off
             with suppress(TrialFailed):
                 rounded = self.probes.rounded(incumbent, self.rounded_off(plan), steps)
                 evidence = evidence.model_copy(update={"rounded": rounded})
@@ -338,12 +335,12 @@ class Gate:
         the plan trains otherwise by its risk class. ``hurried``: older probes will do where there is no time at weights
         that were kept since.
         """
-        risk, probes = self.risk_over(plan, incumbent), self.probes
-        if probes is None or risk.trains_otherwise:
+        risk = self.risk_over(plan, incumbent)
+        if risk.trains_otherwise:
             return None
         until = min([run.steps for run in self.trainings.of(self.baseline)] or [facts.max_steps or 0])
 
-        quality = probes.quality(
+        quality = self.probes.quality(
             risk, incumbent, plan, facts, objective,
             epsilon=self.rounding(incumbent), rounded_off=self.rounded_off(plan), until=until,
             at_any_weights=hurried or risk is Risk.EXACT,
@@ -353,7 +350,7 @@ class Gate:
 
     def same_metric(self, plan: Plan, incumbent: Plan) -> bool | None:
         """Whether probes have seen the same metric of both, of the same weights and samples; None without both."""
-        both = self.probes.earlier(incumbent, plan) if self.probes is not None else None
+        both = self.probes.earlier(incumbent, plan)
         return same_metric(both[0].probe, both[1].probe) if both is not None else None
 
     def step_at_best(self, plan: Plan, incumbent: Plan) -> float | None:
@@ -362,7 +359,7 @@ class Gate:
         What computes was seen. What prepares batches otherwise may have them all at once later on, as a cache does that
         is filled in the first epoch.
         """
-        both = self.probes.earlier(incumbent, plan) if self.probes is not None else None
+        both = self.probes.earlier(incumbent, plan)
         if both is None:
             return None
         one, other = (each.probe for each in both)
@@ -384,7 +381,7 @@ class Gate:
     def unprobed(self, plan: Plan, incumbent: Plan) -> list[Plan]:
         """Those of both whose probes the quality level of the plan next to the incumbent still takes."""
         risk = self.risk_over(plan, incumbent)
-        if self.probes is None or risk.trains_otherwise:
+        if risk.trains_otherwise:
             return []
         if risk is Risk.EXACT and self.probes.earlier(incumbent, plan) is not None:
             return []
@@ -429,7 +426,7 @@ class Gate:
             candidate_runs=self.trainings.of(plan),
             interleaved_pairs=pairs,
             deterministic=facts.dataset.deterministic,
-            drawn=(self.probes is not None and self.probes.drawn) or facts.model.draws,
+            drawn=self.probes.drawn or facts.model.draws,
             epsilon=self.rounding(incumbent),
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,

@@ -107,22 +107,16 @@ def level_of(
     if identical and (update is None or update <= UPDATE):
         drawn = deterministic is False and before.probe.digests != after.probe.digests
         return found.quality("equivalent" if drawn else "identical", identical, passed=True)
-    doubt = _doubt(before, after, points, update, rounded_off)
+    doubt, part = _doubt(before, after, points, update, rounded_off), before.probe.unseen or after.probe.unseen
+    unseen = (f"; the samples' order could not be checked ({part} not seen)" if part else "") + data.note
     if doubt:
-        return found.quality("undecided", doubt + _unseen(before.probe, after.probe) + data.note, passed=None)
+        return found.quality("undecided", doubt + unseen, passed=None)
     worst = max(points, key=lambda point: point.bias_bound)
     at = f"{worst.text} at worst of {_points_text(len(points), before.probe)} of {worst.batches} batches"
-    unseen = f"{_unseen(before.probe, after.probe)}{data.note}"
     charged = found.penalty is not None and found.penalty.value >= 1.005  # shown where it is a per cent or nearly one
     price = f", charged as {found.penalty.value - 1:.1%} more steps" if found.penalty is not None and charged else ""
     detail = f"the same training but for rounding: {at}, equal updates{price}{unseen}"
     return found.quality("equivalent", detail, passed=True)
-
-
-def _unseen(one: Probe, other: Probe) -> str:
-    """What is said where a part of the batches shows nothing that can be compared."""
-    part = one.unseen or other.unseen
-    return f"; the samples' order could not be checked ({part} not seen)" if part else ""
 
 
 def _points_text(points: int, before: Probe) -> str:
@@ -165,7 +159,7 @@ class _Found:
             seen.append(f"the last steps of a training of {probe.until}")
         if self._points:
             seen.append(f"gradients of {self._points[0].batches} batches at {_points_text(len(self._points), probe)}")
-        if evaluated_alike(self._before.probe, probe):
+        if metrics_of_both(self._before.probe, probe):
             seen.append("evaluations of the same weights")
         return "; ".join(seen)
 
@@ -274,7 +268,7 @@ def _doubt(
     def rounded() -> Arrays | None:
         """The incumbent's where its weights begin a rounding apart."""
         other = before.arrays.draws_otherwise(after.arrays)
-        arrays = before.rounded(rounded_off, other) if before.rounded is not None else None
+        arrays = before.rounded(rounded_off, other)
         return arrays if arrays is not None and before.arrays.alike(arrays) else None
 
     at_once = parted_at_once(before.arrays, after.arrays, error, rounded)
@@ -303,24 +297,37 @@ def _doubt(
 def another_training(risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective) -> str:
     """A sentence where the candidate certainly trains, or is evaluated, otherwise but for the data."""
     one, other, flipped = before.probe, after.probe, FLIPPED if risk is Risk.NUMERIC else 0
-    return (
-        other_order(one.order, other.order)
-        or _other_rate(one, other)
-        or _other_updates(before, after)
-        or _other_dropout(before, after)
-        or _other_buffers(before, after)
-        or other_evaluation(one, other, objective, flipped)
-        or _other_own_evaluation(before, after, objective, flipped)
-    )
-
-
-def _other_rate(one: Probe, other: Probe) -> str:
+    if order := other_order(one.order, other.order):
+        return order
     rates, others = ({**dict(p.rates_ahead), **dict(enumerate(p.learning_rates))} for p in (one, other))
     for place in sorted(rates.keys() & others.keys(), key=lambda place: (place < 0, abs(place))):
         left, right = rates[place], others[place]
         if abs(left - right) > 1e-6 * max(abs(left), abs(right)):
             where = f"step {place}" if place >= 0 else f"epoch {-place}"
             return f"learning rate {right:.3g} at {where} where it was {left:.3g}"
+    if updates := _other_updates(before, after):
+        return updates
+    if len(one.dropouts) == len(other.dropouts) and one.dropouts != other.dropouts:
+        left, right = next(pair for pair in zip(one.dropouts, other.dropouts, strict=True) if pair[0] != pair[1])
+        return f"a dropout of {right:g} where it was {left:g}"
+    if draws := draws_ratio(before.arrays, after.arrays):
+        ratio, error = draws
+        low, high = _FEW_DRAWS if isinf(error) else (1 - _DRAWS - error, 1 + _DRAWS + error)
+        if not low <= ratio <= high:
+            return f"gradients scatter {ratio:.2g} times as much under other draws (dropout)"
+    windows = (*before.same_windows(after), *(["end"] if one.trained == other.trained else []))
+    buffers = buffers_apart(before.arrays, after.arrays, windows)
+    if buffers and isinf(buffers[0]):
+        return f"{buffers[1]} stays as it is: statistics that no longer move"
+    if evaluation := other_evaluation(one, other, objective, flipped):
+        return evaluation
+    if one.steps == other.steps and before.arrays.alike(after.arrays):
+        # each plan's own weights after its recorded steps, by its own code, where these are the same
+        apart, own = weight_difference(before.arrays, after.arrays), one.own_metric
+        if len(apart) and float(apart.max()) <= MOVED:
+            largest = abs(own or 0.0)
+            lost = _apart(own, other.own_metric, one.evaluated_samples, objective, flipped, largest, MIDDLE)
+            return f"{lost} after its first {other.steps} steps where it was {own:.4g}" if lost else ""
     return ""
 
 
@@ -347,40 +354,16 @@ def _other_updates(before: ProbeResult, after: ProbeResult) -> str:
     return ""
 
 
-def _other_dropout(before: ProbeResult, after: ProbeResult) -> str:
-    one, other = before.probe.dropouts, after.probe.dropouts
-    if len(one) == len(other) and one != other:
-        left, right = next(pair for pair in zip(one, other, strict=True) if pair[0] != pair[1])
-        return f"a dropout of {right:g} where it was {left:g}"
-    found = draws_ratio(before.arrays, after.arrays)
-    if found is None:
-        return ""
-    ratio, error = found
-    few = isinf(error)
-    low, high = _FEW_DRAWS if few else (1 - _DRAWS - error, 1 + _DRAWS + error)
-    return "" if low <= ratio <= high else f"gradients scatter {ratio:.2g} times as much under other draws (dropout)"
-
-
-def _other_buffers(before: ProbeResult, after: ProbeResult) -> str:
-    windows = (*before.same_windows(after), *(["end"] if before.probe.trained == after.probe.trained else []))
-    found = buffers_apart(before.arrays, after.arrays, windows)
-    return f"{found[1]} stays as it is: statistics that no longer move" if found and isinf(found[0]) else ""
-
-
-def evaluated_alike(one: Probe, other: Probe) -> bool:
-    """Whether both report a metric of the same weights on the same samples."""
-    return one.evaluation_digest == other.evaluation_digest and bool(_both_metrics(one, other))
+def metrics_of_both(one: Probe, other: Probe) -> list[tuple[float, float]]:
+    """The metrics that both report of the same weights on the same samples."""
+    sides = zip(one.metrics, other.metrics, strict=False) if one.evaluation_digest == other.evaluation_digest else ()
+    return [(left, right) for left, right in sides if left is not None and right is not None]
 
 
 def same_metric(one: Probe, other: Probe) -> bool | None:
     """Whether the metrics of both at the same weights and samples are equal but for rounding; None without both."""
-    both = _both_metrics(one, other) if evaluated_alike(one, other) else []
+    both = metrics_of_both(one, other)
     return all(isclose(left, right, rel_tol=METRIC_ROUNDING) for left, right in both) if both else None
-
-
-def _both_metrics(one: Probe, other: Probe) -> list[tuple[float, float]]:
-    sides = zip(one.metrics, other.metrics, strict=False)
-    return [(left, right) for left, right in sides if left is not None and right is not None]
 
 
 def other_evaluation(one: Probe, other: Probe, objective: Objective, flipped: int) -> str:
@@ -399,19 +382,6 @@ def other_evaluation(one: Probe, other: Probe, objective: Objective, flipped: in
     return ""
 
 
-def _other_own_evaluation(before: ProbeResult, after: ProbeResult, objective: Objective, flipped: int) -> str:
-    """The metric of each plan's own weights after its recorded steps, by its own code, where these are the same."""
-    one, other = before.probe, after.probe
-    if one.steps != other.steps or not before.arrays.alike(after.arrays):
-        return ""
-    apart = weight_difference(before.arrays, after.arrays)
-    if not len(apart) or float(apart.max()) > MOVED:
-        return ""
-    left, right = one.own_metric, other.own_metric
-    lost = _apart(left, right, one.evaluated_samples, objective, flipped, abs(left or 0.0), MIDDLE)
-    return f"{lost} after its first {other.steps} steps where it was {left:.4g}" if lost else ""
-
-
 def _apart(
     left: float | None,
     right: float | None,
@@ -427,17 +397,10 @@ def _apart(
     if flipped:
         size, allowed = max(size, largest), allowed * times
     margin = max(allowed * size, 1e-9)
-    whole = _whole_of(left, samples, objective) if samples else None
-    if samples and whole is not None:
-        margin = max(margin, (flipped + 0.5) * whole / samples)
+    whole = 100.0 if objective.mode == "max" and left > 1.0 else 1.0
+    if samples and 0.0 <= left <= whole:
+        # a value may be a share of so many samples, as an accuracy is, as exact as the digits that were printed
+        counted, printed = left / whole * samples, 0.5 * 10.0 ** int(Decimal(repr(left)).as_tuple().exponent)
+        if abs(counted - round(counted)) < 1e-3 + printed / whole * samples:
+            margin = max(margin, (flipped + 0.5) * whole / samples)
     return f"{objective.metric or 'the metric'} {right:.4g}" if abs(right - left) > margin else ""
-
-
-def _whole_of(value: float, samples: int, objective: Objective) -> float | None:
-    """1, or 100 of what is in per cent, where a value can be a share of so many samples, as an accuracy is; else None.
-    It is as exact as the digits with which it was printed."""
-    whole = 100.0 if objective.mode == "max" and value > 1.0 else 1.0
-    if not 0.0 <= value <= whole:
-        return None
-    counted, printed = value / whole * samples, 0.5 * 10.0 ** int(Decimal(repr(value)).as_tuple().exponent)
-    return whole if abs(counted - round(counted)) < 1e-3 + printed / whole * samples else None

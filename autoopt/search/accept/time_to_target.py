@@ -164,9 +164,15 @@ def _started(comparison: Comparison) -> bool:
 def _other(one: Parts, comparison: Comparison, evidence: Evidence) -> Parts:
     """The incumbent's parts with what comes between steps as the candidate has it."""
     epoch = _epoch(comparison.candidate, one.steps_per_epoch) if _started(comparison) else one.epoch_seconds
+    evaluating = evidence.evaluation_ratio  # of the candidate over the incumbent, by itself or in trainings
+    if evaluating in (None, 1.0):
+        pairs = [(pair.baseline, pair.best) for pair in evidence.interleaved_pairs if pair.interleaved]
+        each = [[run.evaluation_seconds / (run.evaluations or math.inf) for run in pair] for pair in pairs]
+        logs = [math.log(after / before) for before, after in each if before > 0 and after > 0]
+        evaluating = math.exp(sum(logs) / len(logs)) if logs else 1.0
     return replace(
         one,
-        evaluation_seconds=one.evaluation_seconds * _evaluating(evidence),
+        evaluation_seconds=one.evaluation_seconds * evaluating,
         checkpoint_seconds=one.checkpoint_seconds * (evidence.checkpoint_ratio or 1.0),
         epoch_seconds=epoch,
     )
@@ -209,16 +215,6 @@ def _epoch(side: Side, steps_per_epoch: int | None) -> float:
     return max(side.startup.epoch_seconds - side.stage_seconds.get("epoch", 0.0) * steps_per_epoch, 0.0)
 
 
-def _evaluating(evidence: Evidence) -> float:
-    """Seconds of an evaluation of the candidate over one of the incumbent, as measured by itself or in trainings."""
-    if evidence.evaluation_ratio not in (None, 1.0):
-        return evidence.evaluation_ratio
-    pairs = [(pair.baseline, pair.best) for pair in evidence.interleaved_pairs if pair.interleaved]
-    seconds = [[run.evaluation_seconds / run.evaluations if run.evaluations else 0.0 for run in pair] for pair in pairs]
-    logs = [math.log(after / before) for before, after in seconds if before > 0 and after > 0]
-    return math.exp(sum(logs) / len(logs)) if logs else 1.0
-
-
 def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> Estimate | None:
     """The ratio of :func:`same_steps` over the planned run; None where that says nothing."""
     found = same_steps(comparison, evidence, objective)
@@ -227,13 +223,26 @@ def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Obje
 
 def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objective) -> Comparison:
     """The comparison, accepted where the whole run is faster for certain though its steps are not: what shortens
-    evaluations or the starts of epochs, which blocks of steps do not hold."""
+    evaluations or the starts of epochs, which blocks of steps do not hold.
+
+    Savings that chance alone could show do not count. A start and an epoch's start are single readings, which scatter.
+    So a start is never credited, an epoch's start only where it is halved, and evaluations only where both were
+    measured on the same weights.
+    """
     if comparison.decision not in (Decision.REJECT, Decision.INCONCLUSIVE, Decision.HARMFUL):
         return comparison
     found = same_steps(comparison, evidence, objective)
     if found is None or comparison.estimate is None:
         return comparison
-    before, after = found.before, _without_chance(found, evidence)
+    before, after = found.before, found.after
+    halved = after.epoch_seconds <= before.epoch_seconds / 2
+    measured = evidence.evaluation_ratio not in (None, 1.0)
+    after = replace(
+        after,
+        fixed_seconds=max(before.fixed_seconds, after.fixed_seconds),
+        epoch_seconds=after.epoch_seconds if halved else max(before.epoch_seconds, after.epoch_seconds),
+        evaluation_seconds=max(after.evaluation_seconds, 0.0 if measured else before.evaluation_seconds),
+    )
     ratio = time_ratio(before, after, comparison.estimate)
     if ratio.low < 1 + objective.min_gain:
         return comparison
@@ -243,21 +252,6 @@ def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objectiv
     text = f"the whole run takes {after.seconds:.3g} s where it took {before.seconds:.3g} s"
     reason = f"{comparison.reason}; {text}"
     return comparison.model_copy(update={"decision": Decision.ACCEPT, "reason": reason})
-
-
-def _without_chance(found: SameSteps, evidence: Evidence) -> Parts:
-    """The candidate's parts without savings that chance alone could show.
-
-    A start and an epoch's start are single readings, which scatter. So a start is never credited, an epoch's start only
-    where it is halved, and evaluations only where both were measured on the same weights.
-    """
-    before, after = found.before, found.after
-    halved = after.epoch_seconds <= before.epoch_seconds / 2
-    measured = evidence.evaluation_ratio not in (None, 1.0)
-    fixed = max(before.fixed_seconds, after.fixed_seconds)
-    epoch = after.epoch_seconds if halved else max(before.epoch_seconds, after.epoch_seconds)
-    evaluation = after.evaluation_seconds if measured else max(before.evaluation_seconds, after.evaluation_seconds)
-    return replace(after, fixed_seconds=fixed, epoch_seconds=epoch, evaluation_seconds=evaluation)
 
 
 def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:

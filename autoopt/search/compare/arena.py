@@ -179,22 +179,18 @@ class Arena:
                 if seat.arm.can_freeze:
                     seat.arm.thaw()
                 self._running = seat.arm
-            start = self._clock()
-            block = self._measured(seat.arm, seat)
+            start, (seconds, steps, ramp) = self._clock(), block_length(self._rule, seat.side.step_seconds)
+            cycle = seat.cycle * ceil(max(each.cycle for each in self.seats) / seat.cycle)
             if self._source.switched is None:
+                block = seat.arm.block(seconds, steps, ramp, cycle)
                 self._rest()
+            else:
+                length = (SWITCHED_SECONDS, steps if ramp else 1, ONE_STEP if ramp else 0.0)
+                block = seat.arm.switched_block(seat.side.plan, *length, cycle)
         seat.side.ran(block)
         seat.blocks += 1
         self.pressed = self.pressed or block.allocation_retries > 0
         return row_of(block, seat.side.plan, seat.arm.process, self._round, start)
-
-    def _measured(self, arm: TrialArm, seat: Seat) -> Block:
-        seconds, steps, ramp = block_length(self._rule, seat.side.step_seconds)
-        cycle = seat.cycle * ceil(max(each.cycle for each in self.seats) / seat.cycle)
-        if self._source.switched is None:
-            return arm.block(seconds, steps, ramp, cycle)
-        length = (SWITCHED_SECONDS, steps if ramp else 1, ONE_STEP if ramp else 0.0)
-        return arm.switched_block(seat.side.plan, *length, cycle)
 
     def _rest(self) -> None:
         """Freezes the process that trains."""

@@ -34,9 +34,8 @@ from autoopt.search.compare.comparison import (
     SideName,
     SideStatistics,
 )
-from autoopt.search.compare.rounds import Rounds, merged
 from autoopt.search.compare.sequential_test import PLAN_DOF, SequentialTest
-from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.search.compare.statistics import MIN_BLOCKS, Rounds, merged
 
 T = TypeVar("T")
 
@@ -155,7 +154,13 @@ class Contest:
     def run(self) -> list[Comparison | None]:
         """Generation after generation. None for those that were not decided when all did not fit together, or of which
         a process that switches could not tell: they are to be compared by processes of their own."""
-        while waiting := self._undecided():
+        while True:
+            waiting = [rival for rival in self.rivals if rival.waits]
+            for rival in waiting:  # what a pair of it costs is its share of a generation
+                rival.decided = rival.test.decide(self._left(rival) / len(waiting))
+            waiting = [rival for rival in waiting if rival.waits]
+            if not waiting:
+                break
             if self._on_generation is not None:
                 self._on_generation(len(waiting))
             try:
@@ -165,13 +170,6 @@ class Contest:
                     break
                 self._alternate_from_now_on()
         return [self._document(rival) for rival in self.rivals]
-
-    def _undecided(self) -> list[_Rival]:
-        """Those that a further generation may decide; how the rest ended is kept."""
-        waiting = [rival for rival in self.rivals if rival.waits]
-        for rival in waiting:  # what a pair of it costs is its share of a generation
-            rival.decided = rival.test.decide(self._left(rival) / len(waiting))
-        return [rival for rival in waiting if rival.waits]
 
     def _left(self, rival: _Rival) -> float:
         """Seconds; a candidate that looks worth keeping has more of them. Where a figure is wanted and not a verdict,
@@ -268,10 +266,6 @@ class Contest:
             if arena.pressed and self._mode != SWITCHED:  # the allocator had to free its cache and try again
                 arena.forget()
                 raise _NoRoomError
-        self._add(found, running)
-        return True
-
-    def _add(self, found: dict[int, list[Row]], running: Sequence[_Rival]) -> None:
         shared = found.get(id(self._shared))
         for rival in running:
             own = found.get(id(rival))
@@ -290,6 +284,7 @@ class Contest:
             if self._on_progress is not None:
                 level = rival.rounds.level(rival.test.expected_sd)
                 self._on_progress(f"pair {len(rival.test.pairs) + 1}", rival.test.estimate(level))
+        return True
 
     def _in_order(self, shared: T, other: T) -> tuple[T, T]:
         """Incumbent's and candidate's."""
@@ -301,21 +296,19 @@ class Contest:
         Short of the deadline a generation gets the fewest rounds that count, where they take no longer than what was
         spent on it already. ``cost`` is of a round, ``measured`` of all rounds, in seconds.
         """
-        waiting = [rival for rival in running if rival.waits]
-        short = [rival for rival in waiting if not self._enough(rival, startup, cost)]
+        another, short = startup, list[_Rival]()
+        if self._source.switched is not None and self._shared.startup is not None:
+            another = max(startup, self._shared.startup.steady_seconds)  # what another process would take
+        for rival in (each for each in running if each.waits):
+            level, rounds = rival.rounds.level(rival.test.expected_sd), len(rival.rounds.paired)
+            most = self._most_rounds is not None and level is not None and rounds >= self._most_rounds
+            if not most and not rival.test.enough(level, another, cost):
+                short.append(rival)
         count = min((len(rival.rounds.paired) for rival in short), default=0)
         missing = max(MIN_BLOCKS - count, 0) * cost
         worth = 0.0 < missing <= startup + measured and self._clock() + missing <= self._deadline
         over = all(self._left(rival) <= 0 for rival in short)
         return [] if over and not worth else short
-
-    def _enough(self, rival: _Rival, startup: float, cost: float) -> bool:
-        level = rival.rounds.level(rival.test.expected_sd)
-        if self._most_rounds is not None and level is not None and len(rival.rounds.paired) >= self._most_rounds:
-            return True
-        if self._source.switched is not None and self._shared.startup is not None:
-            startup = max(startup, self._shared.startup.steady_seconds)  # what another process would take
-        return rival.test.enough(level, startup, cost)
 
     def _alternate_from_now_on(self) -> None:
         """From now on no two processes are alive at once."""
@@ -387,15 +380,12 @@ class Contest:
             between_process_sd=rival.test.between_process_sd,
             mode=self._mode,
         )
-        return found if self._mode != SWITCHED else self._of_one_process(found)
-
-    def _of_one_process(self, found: Comparison) -> Comparison:
-        """A comparison in processes that switch: only their own plan has a start, and losses are of no plan's own."""
         startup = self._shared.startup
-        if startup is None:
+        if self._mode != SWITCHED or startup is None:
             return found
 
         def switched(side: Side) -> Side:
+            """Of a process that switches: only its own plan has a start, and losses are of no plan's own."""
             own = side.plan == self._source.switched
             started = {"startup": startup if own else None, "fixed_seconds": (startup.fixed_seconds,) if own else ()}
             return side.model_copy(update={**started, "losses": LossPath(), "losses_again": LossPath()})

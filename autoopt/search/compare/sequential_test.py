@@ -50,7 +50,7 @@ def between_process_of(noise: Noise | None) -> BetweenProcess:
     return BetweenProcess(noise.process_sd, noise.process_dof)
 
 
-def as_estimate(level: TwoLevel, bounds: tuple[float, float], confidence: float) -> Estimate:
+def as_estimate(level: TwoLevel | Level, bounds: tuple[float, float], confidence: float) -> Estimate:
     """The estimate as a speedup, from log speedups."""
     low, high = bounds
     return Estimate(value=exp(level.value), low=exp(low), high=exp(high), confidence=confidence, n=level.n)
@@ -168,21 +168,17 @@ class SequentialTest:
         if possible <= pairs:
             limit = f"{rule.max_pairs} pairs of processes" if pairs >= rule.max_pairs else "the time for it"
             return f"not decided within {limit}"
-        if rule.until_error is None and pairs >= 3 and self._hopeless(level, possible):
-            return f"cannot be decided in the time left, which allows {possible} pairs of processes"
-        return None
-
-    def _hopeless(self, level: TwoLevel, possible: int) -> bool:
-        """Whether, from how it stands, no decision is likely with all the pairs that are possible: by where the value
-        will be at the end (flat prior) and how wide its bounds will then be if processes differ as it seems."""
-        rule, share = self.rule, level.n / possible
+        if rule.until_error is not None or pairs < 3:
+            return None
+        # by where the value will be at the end (flat prior), and how wide its bounds will then be if processes differ
+        # as it seems
+        share, least = level.n / possible, log1p(rule.min_gain)
+        error, spread = level.error * sqrt(share), level.error * sqrt(1 - share)
         one_sided = rule.alpha if rule.alpha_accept is None else min(rule.alpha, 2 * rule.alpha_accept)
-        end = known_radius(level.error * sqrt(share), one_sided)
-        spread = level.error * sqrt(1 - share)
-        accept = norm.sf((log1p(rule.min_gain) + end - level.value) / spread)
-        end = known_radius(level.error * sqrt(share), rule.alpha_reject)
-        reject = norm.cdf((log1p(rule.min_gain) - end - level.value) / spread)
-        return float(accept + reject) < _HOPELESS
+        accept = norm.sf((least + known_radius(error, one_sided) - level.value) / spread)
+        reject = norm.cdf((least - known_radius(error, rule.alpha_reject) - level.value) / spread)
+        hopeless = float(accept + reject) < _HOPELESS
+        return f"cannot be decided in the time left, which allows {possible} pairs of processes" if hopeless else None
 
     def enough(self, current: Level | None, startup_seconds: float, block_pair_seconds: float) -> bool:
         """Whether the current pair of processes has been measured enough.
