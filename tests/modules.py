@@ -1,4 +1,4 @@
-"""A file of Python as a module, and scripts that are run without autoopt."""
+"""A file of Python as a module, and what an interpreter of its own prints, with autoopt or without."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ def module_of(path: Path) -> ModuleType:
     spec.loader.exec_module(module)
     sys.path[:] = before
     return module
+
+
+def run_python(
+    *words: object, codes: tuple[int, ...] = (0,), timeout: float = 280.0, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """An interpreter with these words, run to its end, which must be one of these exit codes."""
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, **how)
+    assert done.returncode in codes, done.stderr
+    return done
+
+
+def autoopt(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    """The command as a user runs it; ``how``: as of ``run_python``."""
+    return run_python("-m", "autoopt", *words, **how)
 
 
 ONE_AFTER_ANOTHER = """
@@ -48,10 +63,7 @@ def printed_by(*places: str | Path) -> list[str]:
     Args:
         places: folders that hold a ``train.py``, or a folder with the module in it that is run (``folder:module``).
     """
-    words = [sys.executable, "-W", "error", "-c", ONE_AFTER_ANOTHER, *map(str, places)]
     # products of fewer rows round as those of all rows do, whatever the CPU
     environment = {**os.environ, "MKL_CBWR": "COMPATIBLE"}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(run_python("-W", "error", "-c", ONE_AFTER_ANOTHER, *places, env=environment).stdout)
     return [found[str(place)] for place in places]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from autoopt.errors import UsageError
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.strategy import check_strategy
 from autoopt.testing.method_cards import shipped
+from modules import autoopt
 
 
 class Plain(Strategy):
@@ -106,8 +105,6 @@ def test_installed_plugins_that_are_broken_are_left_out_by_name(
 
 def test_a_command_goes_on_without_a_broken_plugin(tmp_path: Path) -> None:
     install(tmp_path, "raises", BROKEN["raises"][0])
-    command = [sys.executable, "-m", "autoopt", "strategies"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
+    done = autoopt("strategies", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert "workers" in done.stdout
     assert "warning: the installed strategy plugin 'raises' of plugin-raises" in done.stderr

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from autoopt.records import Result
+from modules import autoopt, run_python
 
 SCRIPT = Path(__file__).parent / "scripts" / "walked.py"
 WITHOUT = """
@@ -21,12 +21,6 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], None, "__main__")
 """
 """Runs a script in a process in which autoopt cannot be imported."""
-
-
-def called(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -42,8 +36,8 @@ def test_a_script_is_optimized_patched_trained_and_put_back(tmp_path: Path) -> N
     shutil.copy(SCRIPT, project / "train.py")
     before = tree(project)
 
-    words = ("--budget", "150s", "--only", "forced_calls,garbage_collection", "--out", str(out))
-    done = called(project, "-m", "autoopt", "optimize", "train.py", *words, "--", "--epochs", "20")
+    words = ("--budget", "150s", "--only", "forced_calls,garbage_collection", "--out", out, "--", "--epochs", "20")
+    done = autoopt("optimize", "train.py", *words, cwd=project, timeout=400)
     assert tree(project) == before, "measuring changes no file"
     assert "Traceback" not in done.stderr
     result = Result.model_validate(json.loads((out / "result.json").read_text()))
@@ -54,22 +48,16 @@ def test_a_script_is_optimized_patched_trained_and_put_back(tmp_path: Path) -> N
     assert result.patch.diff == (out / "patch.diff").read_text()
     assert "-            gc.collect()" in result.patch.diff
 
-    goes_on_with(project, out)
-
-
-def goes_on_with(project: Path, run: Path) -> None:
-    """The patch put on, trained with by itself, taken off; and the plan trained with in its place."""
-    before = tree(project)
-    assert called(project, "-m", "autoopt", "apply", str(run)).stdout == "train.py\n"
+    assert autoopt("apply", out, cwd=project).stdout == "train.py\n"
     assert tree(project).keys() == before.keys()
-    trained = called(project, "-c", WITHOUT, "train.py", "--epochs", "2")
+    trained = run_python("-c", WITHOUT, "train.py", "--epochs", "2", cwd=project)
     assert trained.stdout.count("valid accuracy") == 2
     (project / "last.pt").unlink()
-    called(project, "-m", "autoopt", "revert", str(run))
+    autoopt("revert", out, cwd=project)
     assert tree(project) == before
 
-    plan = ("--plan", str(run / "plan.json"))
-    planned = called(project, "-m", "autoopt", "run", *plan, "--", sys.executable, "train.py", "--epochs", "2")
+    words = ("--plan", out / "plan.json", "--", sys.executable, "train.py", "--epochs", "2")
+    planned = autoopt("run", *words, cwd=project)
     assert planned.stdout == trained.stdout, "the same training, with the plan and with the patch"
     (project / "last.pt").unlink()
     assert tree(project) == before

@@ -7,8 +7,6 @@ import json
 import math
 import random
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from autoopt.script.whole_run import Command
 from benchmarks.gauntlet.cases import GAUNTLET
 from benchmarks.whole_runs import cases, command, figures, judge, page, tools
 from benchmarks.whole_runs.cases import WHOLE_RUNS, Case, CaseError, Suite, hashes
+from modules import run_python
 
 SCRIPT = """
 import argparse
@@ -64,7 +63,6 @@ def test_ratio_is_paired_by_round(
     untouched: list[float | None], other: list[float | None], value: float, low: float | None, high: float | None
 ) -> None:
     found = figures.ratio(figures.logarithms(runs(untouched=untouched, expert=other), "expert"))
-    assert found is not None
     assert found["value"] == pytest.approx(value)
     assert found["n"] == len(untouched)
     for bound, given in ((found["low"], low), (found["high"], high)):
@@ -90,7 +88,6 @@ def test_score_of_proportional_logarithms_is_exact(
     if value is None:
         assert found is None
         return
-    assert found is not None
     assert found["value"] == found["low"] == found["high"] == pytest.approx(value)
 
 
@@ -102,7 +99,6 @@ def test_score_interval_covers_the_truth_as_stated() -> None:
         patched = [0.25 + one + rng.gauss(0, 0.05) for one in common]
         expert = [0.5 + one + rng.gauss(0, 0.05) for one in common]
         found = figures.score(patched, expert)
-        assert found is not None
         covered += found["low"] is None or found["low"] <= 0.5 <= found["high"]
     assert 0.93 <= covered / 1000 <= 0.97
 
@@ -136,8 +132,7 @@ def test_a_metric_that_only_scatters_beyond_its_tolerance_is_not_lost(each: tupl
 
 def patched(judged: list[dict[str, Any]], case: Case = CASE) -> dict[str, Any]:
     """The figures of the patched side."""
-    found: dict[str, Any] = figures.summary(case, judged)["sides"]["patched"]
-    return found
+    return figures.summary(case, judged)["sides"]["patched"]
 
 
 def test_a_run_that_misses_the_target_has_lost() -> None:
@@ -324,30 +319,22 @@ PATHS = {"graph_net": 0.1, "unet_files": 0.15}
 """How far apart printed losses may lie, relatively, where rounding is amplified or flips are drawn anew; else 1 %."""
 
 
-def short(case: Case, script: str, folder: Path, data: Path, length: int) -> tuple[float, list[float]]:
+def short(case: Case, script: str, folder: Path, data: Path) -> tuple[float, list[float]]:
     """The metric and the printed losses of a short run."""
-    command_ = [sys.executable, str(case.folder / script), "--data", str(data), "--seed", "3"]
-    done = subprocess.run(
-        [*command_, case.length[0], str(length)], cwd=folder, capture_output=True, text=True, timeout=280, check=False
-    )
+    done = run_python(case.folder / script, "--data", data, "--seed", "3", *case.length, cwd=folder)
     output = done.stdout + done.stderr
-    assert done.returncode == 0, output
     metric = case.read(output)
     assert metric is not None, output
     return metric, [float(value) for value in LOSS.findall(output)]
 
 
-def check_same(name: str, folder: Path) -> None:
-    case = CASES[name]
-    data = command.data_of(WHOLE_RUNS, case)
-    metric, losses = short(case, "train.py", folder, data, case.length[1])
-    other, its = short(case, "expert.py", folder, data, case.length[1])
-    assert abs(case.worse(metric, other)) <= case.tolerance
-    assert losses
-    assert its == pytest.approx(losses, rel=PATHS.get(name, 0.01), abs=1e-4)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_expert_trains_the_same(name: str, tmp_path: Path) -> None:
-    check_same(name, tmp_path)
+    case = CASES[name]
+    data = command.data_of(WHOLE_RUNS, case)
+    metric, losses = short(case, "train.py", tmp_path, data)
+    other, its = short(case, "expert.py", tmp_path, data)
+    assert abs(case.worse(metric, other)) <= case.tolerance
+    assert losses
+    assert its == pytest.approx(losses, rel=PATHS.get(name, 0.01), abs=1e-4)

@@ -29,6 +29,7 @@ from autoopt.records.latency import Judged, Latency, Served
 from autoopt.records.messages import Block
 from autoopt.storage.journal import table
 from autoopt_reports import latency as reported
+from workloads.large import accuracy
 
 
 class Machine:
@@ -75,7 +76,6 @@ class Process:
         if name == "environment":
             return Environment(python="3.12", device="cpu").model_dump()
         if name == "make":
-            assert timeout is not None
             machine.given.append(timeout)
             machine.now += min(machine.prepare, timeout)
             if machine.prepare > timeout:
@@ -118,16 +118,11 @@ def test_the_variant_within_the_limit_is_confirmed_in_fresh_processes() -> None:
     search, found = searched(machine, 300.0)
     best = found.variant("threads 1")
     assert (found.chosen, found.holds, machine.alive) == ("threads 1", "yes", 0)
-    assert best is not None
-    assert best.p95 is not None
-    assert best.ratio is not None
     assert best.p95.n >= 3
     assert best.p95.low <= 0.010 <= best.p95.high
     assert best.ratio.low <= 3.0 <= best.ratio.high
-    assert found.control is not None
     assert found.control.low <= 1.0 <= found.control.high
     slow = found.variant("bfloat16")
-    assert slow is not None
     assert slow.p95 is None or slow.fits == "no"
     assert {entry.evidence for entry in search.account} >= {"screening threads 1", "confirmation"}
     assert "threads 1" in table(search.account)
@@ -296,14 +291,6 @@ def test_page_and_terminal_show_what_the_document_holds_and_nothing_of_a_name_is
 # The drop of a metric and its interval.
 
 
-def accuracy(model: Any, batches: Any) -> dict[str, float]:
-    hits = total = 0
-    for x, y in batches:
-        hits += int((model(x).argmax(1) == y).sum())
-        total += len(y)
-    return {"accuracy": hits / total}
-
-
 def f1(model: Any, batches: Any) -> dict[str, float]:
     said, true = [], []
     for x, y in batches:
@@ -341,7 +328,6 @@ def test_any_other_metric_is_resampled_alike_for_every_variant() -> None:
     assert len(one.resampled) >= 60
     assert one.resampled == two.resampled
     lost = drop(one, two, "max")
-    assert lost is not None
     assert lost.value == 0.0
     assert lost.low < 0.0 < lost.high  # what differs nowhere here may differ elsewhere
 
@@ -378,10 +364,8 @@ def test_a_loss_that_rises_is_a_drop() -> None:
     one = Judged(metric=0.5, samples=4, each=(0.4, 0.5, 0.6, 0.5))
     two = Judged(metric=0.55, samples=4, each=(0.45, 0.55, 0.65, 0.55))
     lost = drop(one, two, "min")
-    assert lost is not None
     assert lost.value == pytest.approx(0.1)
     gained = drop(one, two, "max")
-    assert gained is not None
     assert gained.value == pytest.approx(-0.1)
     nothing = Judged(metric=0.0, samples=4, each=(0.0,) * 4)
     assert drop(nothing, nothing, "max") is None, "there is no fraction of zero"
@@ -401,7 +385,6 @@ def test_the_interval_holds_as_often_as_it_says_where_processes_differ() -> None
             processes.append(tail(blocks.tolist()))
             pooled += blocks.ravel().tolist()
         found = over_processes(processes)
-        assert found is not None
         held += found.low <= truth <= found.high
         low, high = (int(binom.ppf(tail, len(pooled), 0.95)) for tail in (0.05, 0.95))
         ordered = sorted(pooled)

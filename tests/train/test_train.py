@@ -1,11 +1,12 @@
-"""The real run: killed and resumed with the same losses, checkpoints, targets, bad checkpoints."""
+"""The real run: killed and resumed with the same losses, checkpoints, targets, bad checkpoints, two processes."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 import torch
 
 from autoopt.benchmark.training import Training
+from autoopt.cli.train import start_processes
 from autoopt.errors import DocumentError
-from autoopt.records import Change, Plan
+from autoopt.records import Change, Plan, PlanDocument
 from autoopt.registry import load_strategies
 from autoopt.train import run as train_module
 from autoopt.train import train
 from autoopt.train.run import Progress
+from modules import autoopt, run_python
 
 SPEC = f"{Path(__file__).parent / 'train_workload.py'}:build"
 PLAN = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
@@ -51,36 +54,42 @@ run.train(
 """
 
 
-def outcome(out: Path, plan: Plan = Plan(), **options: Any) -> tuple[Any, list[float | None]]:  # noqa: B008
+Outcome = tuple[Any, list[float | None]]
+
+
+def outcome(out: Path, plan: Plan = Plan(), **options: Any) -> Outcome:  # noqa: B008
     losses: list[float | None] = []
     trained = train(SPEC, plan, device="cpu", seed=4, out=out, on_progress=lambda p: losses.append(p.loss), **options)
     return trained, losses
 
 
-@pytest.fixture(autouse=True)
-def every_step_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_module, "_LOOKED_AT_EVERY", 1)
+@pytest.fixture(autouse=True, scope="module")
+def every_step_is_looked_at() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_module, "_LOOKED_AT_EVERY", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(every_step_is_looked_at: None, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """A training that nothing disturbs, and its losses."""
+    return outcome(tmp_path_factory.mktemp("whole"))
 
 
 BETWEEN = [pytest.param(at, "step", marks=pytest.mark.slow) for at in (1, 9, 14, 35)]
 
 
 @pytest.mark.parametrize(("at", "where"), [(20, "writing"), *BETWEEN])
-def test_killed_and_resumed_gives_the_same_losses(at: int, where: str, tmp_path: Path) -> None:
-    whole, losses = outcome(tmp_path / "whole")
-    out = tmp_path / "killed"
-    run = subprocess.run(
-        [sys.executable, "-c", KILLED, str(at), where, SPEC, str(out)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-    )
-    assert run.returncode == -signal.SIGKILL, run.stderr.decode()
-    resumed, rest = outcome(out)
+def test_killed_and_resumed_gives_the_same_losses(at: int, where: str, whole: Outcome, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run_python("-c", KILLED, at, where, SPEC, tmp_path, env=environment, codes=(-signal.SIGKILL,))
+    resumed, rest = outcome(tmp_path)
+    trained, losses = whole
     assert 0 < resumed.resumed_from <= at
     assert rest == losses[resumed.resumed_from :]
-    assert resumed.loss == whole.loss
-    assert resumed.metrics == whole.metrics
-    assert [p.step for p in resumed.curve.points] == [p.step for p in whole.curve.points]
+    assert resumed.loss == trained.loss
+    assert resumed.metrics == trained.metrics
+    assert [p.step for p in resumed.curve.points] == [p.step for p in trained.curve.points]
 
 
 def test_ends_at_the_target_and_says_what_it_cost(tmp_path: Path) -> None:
@@ -95,8 +104,8 @@ def test_ends_at_the_target_and_says_what_it_cost(tmp_path: Path) -> None:
     assert again.steps == trained.steps
 
 
-def test_whole_run_without_a_target_that_is_reached(tmp_path: Path) -> None:
-    trained, losses = outcome(tmp_path)
+def test_whole_run_without_a_target_that_is_reached(whole: Outcome) -> None:
+    trained, losses = whole
     assert (trained.stopped, trained.steps, trained.reached) == ("end", 36, False)
     assert len(losses) == 36
     assert len(trained.curve.points) == 4
@@ -104,9 +113,8 @@ def test_whole_run_without_a_target_that_is_reached(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["next", "step", "evaluate"])
 def test_interrupted_leaves_a_checkpoint_of_whole_steps(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, losses = outcome(tmp_path / "whole")
     plain = getattr(Training, where)
     told: list[str] = []
 
@@ -116,19 +124,19 @@ def test_interrupted_leaves_a_checkpoint_of_whole_steps(
         return plain(self, *args)
 
     monkeypatch.setattr(Training, where, interrupted)
-    first, before = outcome(tmp_path / "b", on_stopping=lambda: told.append("said"))
+    first, before = outcome(tmp_path, on_stopping=lambda: told.append("said"))
     assert first.stopped == "interrupted"
     assert told == ["said"]
     monkeypatch.undo()
-    monkeypatch.setattr(train_module, "_LOOKED_AT_EVERY", 1)
-    again, rest = outcome(tmp_path / "b")
+    again, rest = outcome(tmp_path)
     assert again.resumed_from == first.steps
-    assert before + rest == losses
-    assert whole.steps == again.steps == 36
+    assert before + rest == whole[1]
+    assert whole[0].steps == again.steps == 36
 
 
-def test_workers_that_the_same_signal_ended_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, losses = outcome(tmp_path / "whole")
+def test_workers_that_the_same_signal_ended_cost_nothing(
+    whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, ended = Training.next, []
 
     def failing(self: Training) -> Any:
@@ -140,9 +148,9 @@ def test_workers_that_the_same_signal_ended_cost_nothing(tmp_path: Path, monkeyp
         return batches
 
     monkeypatch.setattr(Training, "next", failing)
-    first, before = outcome(tmp_path / "b")
+    first, before = outcome(tmp_path)
     assert (first.stopped, first.steps) == ("interrupted", 5)
-    assert before + outcome(tmp_path / "b")[1] == losses
+    assert before + outcome(tmp_path)[1] == whole[1]
 
 
 def test_a_second_signal_stops_at_once_and_keeps_the_checkpoint(tmp_path: Path) -> None:
@@ -187,3 +195,35 @@ def test_damaged_checkpoint_is_refused(damage: bytes | None, tmp_path: Path) -> 
         path.write_bytes(damage)
     with pytest.raises(DocumentError, match="checkpoint"):
         outcome(tmp_path)
+
+
+# A plan for two processes: the command becomes torchrun, and trains what one process trains.
+
+POINTS = Path(__file__).parents[1] / "distributed" / "points.py"
+TWO = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
+
+
+def test_the_command_becomes_torchrun_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[Any] = []
+    monkeypatch.setattr(sys, "argv", ["autoopt", "train", "m:build", "--plan", "plan.json"])
+    start_processes(2, lambda *words: became.append(words))
+    ((program, words),) = became
+    assert program == sys.executable
+    assert words[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    assert words[5:] == ["-m", "autoopt", "train", "m:build", "--plan", "plan.json"]
+    monkeypatch.setenv("RANK", "0")
+    start_processes(2, lambda *words: became.append(words))
+    start_processes(1, lambda *words: became.append(words))
+    assert len(became) == 1
+
+
+@pytest.mark.slow
+def test_two_processes_train_to_the_end_and_go_on_from_their_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(PlanDocument(changes=TWO.changes).model_dump_json())
+    words = ["--plan", tmp_path / "plan.json", "--out", tmp_path / "out", "--json", "--quiet", "--device", "cpu"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for _ in range(2):  # the second goes on from the end
+        document = json.loads(autoopt("train", f"{POINTS}:build", *words, env=variables).stdout)
+        assert (document["steps"], document["samples"]) == (48, 750)
+        assert document["metrics"]["accuracy"] > 0.5
+    assert document["resumed_from"] == 48
