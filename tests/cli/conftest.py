@@ -26,7 +26,8 @@ class S(Strategy):
 
 @pytest.fixture(autouse=True)
 def modules_to_name(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Commands look for the modules that they are given before anything else: these are there."""
+    """Commands look for the modules that they are given before anything else: these are there; no trial is started."""
+    monkeypatch.setattr("autoopt.trial.start.begin_server", lambda: None)
     folder = tmp_path_factory.mktemp("modules")
     (folder / "m.py").write_text(M)
     (folder / "my_module.py").write_text("raise AssertionError('a workload is imported by trials alone')\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from autoopt.cli import doctor, main, output
 from autoopt.cli.doctor import Doubt, Readings, doubts, probe
 from autoopt.records import Environment, Peaks
+from modules import run_python
 
 
 class Terminal(io.StringIO):
@@ -55,7 +55,7 @@ def test_prints_of_others_do_not_spoil_the_result() -> None:
         "    subprocess.run(['echo', 'by a child'])\n"
         "write_line('the result')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = run_python("-c", script)
     assert done.stdout == "the result\n"
     assert done.stderr.splitlines() == ["by python", "by the system", "by a child"]
 
@@ -70,28 +70,24 @@ def test_standard_output_comes_back_after_an_error() -> None:
 
 def test_a_result_can_be_written_in_any_encoding() -> None:
     script = "from autoopt.cli.output import write_line; write_line('\\udcff caf\\u00e9 \\u2713')"
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
-    assert done.stdout == b"\\udcff caf\\xe9 \\u2713\n"
+    done = run_python("-c", script, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.stdout == "\\udcff caf\\xe9 \\u2713\n"
 
 
-def test_the_report_is_opened_where_there_is_a_screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    opened: list[str] = []
-    monkeypatch.setenv("DISPLAY", ":1")
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
-    output.show(tmp_path / "a b.html")
-    assert opened == [(tmp_path / "a b.html").as_uri()]
-
-
-def test_without_a_screen_it_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize("screen", [":1", None])
+def test_the_report_is_opened_where_there_is_a_screen_and_named_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, screen: str | None
 ) -> None:
+    opened: list[str] = []
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("webbrowser.open", lambda url: pytest.fail("nothing can be opened here"))
-    output.show(tmp_path / "report.html")
-    assert "report.html" in capsys.readouterr().err
+    if screen:
+        monkeypatch.setenv("DISPLAY", screen)
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+    output.show(tmp_path / "a b.html")
+    assert opened == ([(tmp_path / "a b.html").as_uri()] if screen else [])
+    assert ("a b.html" in capsys.readouterr().err) is not bool(screen)
 
 
 # The output of ``autoopt doctor``.
@@ -141,13 +137,6 @@ def test_it_prints_one_document(monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
     assert set(document) == {"autoopt", "environment", "doubts"}
     assert Environment.model_validate(document["environment"]) == MACHINE
     assert document["doubts"] == [{"what": "busy", "do": "wait"}]
-
-
-def test_a_device_that_is_not_there_is_the_environment_s_fault(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--device", "cuda:97"]) == 4
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "there is no device 'cuda:97'" in err
 
 
 def test_it_asks_the_engine_for_the_device_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,13 +55,24 @@ def build():
 """
 """A build whose steps take so many seconds, for candidates that look faster."""
 
+JOB = """
+import torch, time, autoopt
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
-@pytest.fixture
-def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
-    """``git(*words)`` in a fresh repository, which is the present folder."""
-    folder = tmp_path / "user"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+def build():
+    x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+    def loss(m, b):
+        time.sleep(0.02)
+        return F.cross_entropy(m(b[0]), b[1])
+    return autoopt.Workload(model=torch.nn.Linear(8, 2), train_data=TensorDataset(x, (x.sum(1) > 0).long()),
+        batch_size=16, max_steps=10000, loss=loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+"""
+"""The smallest build, whose step takes 20 ms."""
+
+
+def repository(folder: Path) -> Git:
+    """``git(*words)`` in a repository that is made in a folder."""
     identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
 
     def run(*words: str) -> str:
@@ -70,6 +81,27 @@ def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
 
     run("init", "-q")
     return run
+
+
+@pytest.fixture
+def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
+    """``git(*words)`` in a fresh repository, which is the present folder."""
+    folder = tmp_path / "user"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return repository(folder)
+
+
+SLOW = "        sum(float(number) for number in self.tensors[0][index] for _ in range(32))\n"
+
+
+def slow_script() -> str:
+    """``scripts/plain.py`` whose samples are looked at number by number, for nothing, in the line ``SLOW``."""
+    made = "class Data(TensorDataset):\n    def __getitem__(self, index):\n"
+    made += f"{SLOW}        return super().__getitem__(index)\n\n\n"
+    plain = Path(__file__).parents[1] / "scripts" / "plain.py"
+    text = plain.read_text().replace("data = TensorDataset", "data = Data")
+    return text.replace("torch.manual_seed(3)", made + "torch.manual_seed(3)", 1)
 
 
 def committed(git: Git, text: str, message: str) -> None:

@@ -12,25 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.comparing.conftest import Git, committed
+from tests.comparing.conftest import JOB, Git, committed
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
-
-JOB = """
-import torch, time, autoopt
-from torch.nn import functional as F
-from torch.utils.data import TensorDataset
-
-def build():
-    x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
-    def loss(m, b):
-        time.sleep(0.02)
-        return F.cross_entropy(m(b[0]), b[1])
-    return autoopt.Workload(model=torch.nn.Linear(8, 2), train_data=TensorDataset(x, (x.sum(1) > 0).long()),
-        batch_size=16, max_steps=10000, loss=loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
-"""
 
 
 def run(step: dict[str, Any], temp: Path, **inputs: str) -> subprocess.CompletedProcess[str]:

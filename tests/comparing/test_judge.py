@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoopt.cli import main
-from autoopt.cli.judge import CODES, verdict
-from autoopt.comparing.ask import Ask
+from autoopt.cli.compare import compare_command
+from autoopt.cli.judge import CODES, judge_command, verdict
+from autoopt.comparing.ask import Ask, requirement_of
 from autoopt.comparing.ledger import answered, enter
 from autoopt.comparing.session import KnownBaseline, Session, default_path, fingerprint_of, read, write
 from autoopt.comparing.sides import side
@@ -18,10 +20,9 @@ from autoopt.errors import DocumentError, UsageError
 from autoopt.options import Options
 from autoopt.records import Environment, Estimate, Noise
 from autoopt.records.comparing import Compared, LedgerEntry
-from autoopt.script.command import Build
+from autoopt.script.command import Build, parse
 from autoopt.testing.fakes import Behaviour, fake_facts
-from tests.comparing.conftest import Git, a_comparison, committed
-from tests.comparing.test_action import JOB
+from tests.comparing.conftest import JOB, Git, a_comparison, committed
 
 SPEED = Estimate(value=1.2, low=1.1, high=1.3, n=3)
 
@@ -94,28 +95,6 @@ def test_each_command_and_folder_has_a_session_of_its_own(cache: Path) -> None:
     assert found != default_path("train.py")
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["--baseline", ".", "--", "job.py:build"], 2, "--baseline . is the candidate, too"),
-        (["--baseline", "nowhere", "--", "job.py:build"], 2, "'nowhere' is no side of a comparison"),
-        (["--baseline", "HEAD", "--", "python", "late.py"], 3, "no script late.py"),
-        (["--seconds", "1", "--", "job.py:build"], 2, "--seconds"),
-        (["--session", "bad.json", "--", "job.py:build"], 2, "bad.json is damaged"),
-        (["--ledger", "bad.json", "--", "job.py:build"], 2, "bad.json is no ledger"),
-    ],
-)
-def test_bad_input_is_one_error(
-    words: list[str], code: int, told: str, git: Git, capsys: pytest.CaptureFixture[str]
-) -> None:
-    committed(git, JOB, "slow")
-    Path("bad.json").write_text("x")
-    assert main(["judge", *words]) == code
-    error = capsys.readouterr().err
-    assert told in error
-    assert "Traceback" not in error
-
-
 def test_a_ledger_that_was_deleted_is_refused(git: Git, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     committed(git, JOB, "slow")
     session, ledger = tmp_path / "session.json", tmp_path / "asks.jsonl"
@@ -164,3 +143,32 @@ def test_what_a_candidate_may_write_configures_nothing(command: str, git: Git, m
     Path("pyproject.toml").write_text('[tool.autoopt]\nstrategies = "cheat:S"\ntolerance = "90%"\n')
     assert main([command, "--baseline", "HEAD", "--", "python", "train.py"]) == 2
     assert (asked[0].strategies, asked[0].tolerance) == ((), Options().tolerance)
+
+
+# The settings of one comparison, which the command, the tool and Python share.
+
+
+def test_every_setting_is_an_option_of_a_command() -> None:
+    options = {each.name for command in (compare_command, judge_command) for each in command.params}
+    assert {"require" if each.name == "requirement" else each.name for each in fields(Ask)} <= options
+
+
+def test_the_command_asks_for_the_same() -> None:
+    ask = Ask("main", "train.py --fast", requirement_of("not-slower=3%"), Path("asks.jsonl"))
+    assert ask.command(parse("train.py --epochs 3"), budget="5m", metric=None) == (
+        "autoopt compare --baseline main --candidate 'train.py --fast' --ledger asks.jsonl --require not-slower=3% "
+        "--budget 5m train.py -- --epochs 3"
+    )
+
+
+@pytest.mark.parametrize("text", ["faster", "not-slower=0%", "not-slower=3%"])
+def test_a_requirement_is_read_as_it_is_told(text: str) -> None:
+    assert requirement_of(text).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("fastest", "no such requirement"), ("not-slower=3", "needs its sign"), ("not-slower=80%", "0%")]
+)
+def test_a_bad_requirement_is_refused_with_an_example(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"--require {text}: .*{said}"):
+        requirement_of(text)

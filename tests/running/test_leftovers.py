@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from autoopt.running.optimize import fingerprint_of
 from autoopt.script.command import parse
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
+from modules import run_python
 
 
 @pytest.fixture
@@ -29,15 +29,13 @@ def fails(*_: Any) -> Any:
     raise WorkloadError("the baseline failed")
 
 
-def test_a_profile_that_fails_leaves_no_directory(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_fails_leaves_no_directory_and_other_runs_and_one_that_was_named_stay(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(profiling, "baseline_spec", fails)
     with pytest.raises(WorkloadError):
         profiling.profile_run(parse("train.py"), Options())
     assert [path.name for path in script.iterdir()] == ["train.py"]
-
-
-def test_other_runs_and_a_directory_that_was_named_stay(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiling, "baseline_spec", fails)
     (script / "autoopt-runs" / "earlier").mkdir(parents=True)
     for options in (Options(), Options(out=script / "here")):
         with pytest.raises(WorkloadError):
@@ -73,37 +71,37 @@ def test_options_stand_before_the_words_of_a_script(spec: str, tools: tuple[str,
 # Refusals before torch is imported or a directory made.
 
 SCRIPT = """
-import sys
+import contextlib, io, json, pathlib, sys
 from autoopt.cli.entry import run
-code = run(sys.argv[1:])
-print("code", code, "torch" in sys.modules)
+found = []
+for words in sys.argv[1:]:
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        code = run(words.split())
+    files = sorted(map(str, pathlib.Path().rglob("*")))
+    found.append([code, told.getvalue(), "torch" in sys.modules, files])
+print(json.dumps(found))
 """
+REFUSED = {
+    "optimize mine": (3, "it has no ':'"),
+    "optimize nine.py": (3, "there is no script nine.py"),
+    "optimize nine.py:build": (3, "did you mean mine.py?"),
+    "profile minee:build": (3, "did you mean 'mine'?"),
+    "optimize mine:build --only amq": (2, "did you mean amp?"),
+    "profile mine:build --out mine.py": (2, "it is a file"),
+    "optimize mine:build --out old": (2, "holds a run already (plan.json)"),
+    "train mine.py --plan old/plan.json": (3, "it has no ':'"),
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["optimize", "mine"], 3, "it has no ':'"),
-        (["optimize", "nine.py"], 3, "there is no script nine.py"),
-        (["optimize", "nine.py:build"], 3, "did you mean mine.py?"),
-        (["profile", "minee:build"], 3, "did you mean 'mine'?"),
-        (["optimize", "mine:build", "--only", "amq"], 2, "did you mean amp?"),
-        (["profile", "mine:build", "--out", "mine.py"], 2, "it is a file"),
-        (["optimize", "mine:build", "--out", "old"], 2, "holds a run already (plan.json)"),
-        (["train", "mine.py", "--plan", "old/plan.json"], 3, "it has no ':'"),
-    ],
-)
-def test_a_command_is_refused_before_anything_starts(words: list[str], code: int, said: str, tmp_path: Path) -> None:
+def test_a_command_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """One after another in one process, which is slow to start."""
     (tmp_path / "mine.py").write_text("raise AssertionError('imported')\n")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "plan.json").write_text('{"schema_version": 1, "changes": []}')
-    before = sorted(tmp_path.rglob("*"))
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == f"code {code} False\n", done.stderr
-    assert said in done.stderr
-    assert sorted(tmp_path.rglob("*")) == before
+    (printed,) = run_python("-c", SCRIPT, *REFUSED, cwd=tmp_path).stdout.splitlines()
+    for (words, (code, said)), found in zip(REFUSED.items(), json.loads(printed), strict=True):
+        assert (found[0], *found[2:]) == (code, False, ["mine.py", "old", "old/plan.json"]), words
+        assert said in found[1], words
 
 
 # The fingerprint of a script: resume refuses once it, or a file that its command names, was edited.
