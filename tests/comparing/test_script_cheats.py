@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -19,12 +19,13 @@ from autoopt.comparing.watched import Pairs, WatchedScriptArm
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Plan
-from autoopt.records.comparing import Compared, Learning, Requirement
+from autoopt.records.comparing import Learning, Requirement
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.command import parse
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.testing.fakes import Behaviour, fake_facts
 from autoopt.trial.parent import Launcher
+from tests.comparing.conftest import SLOW, slow_script
 from tests.script.conftest import SCRIPTS
 
 COMMAND = "plain.py 100000"
@@ -184,7 +185,6 @@ def test_a_script_that_trains_honestly_as_long_as_it_is_checked(scripts: Path, t
     ask = Ask(COMMAND, COMMAND.replace("plain", "lazy"), Requirement(kind="faster"))
     found = compare_sides(ask, None, options)
     assert found.answer not in ("faster", "not_slower"), found.reason
-    assert found.requirement is not None
     assert not found.requirement.holds
 
 
@@ -226,34 +226,20 @@ def test_a_script_that_stops_its_clock_is_timed_from_outside(scripts: Path, laun
     assert (block.steps, block.samples, block.seconds, block.late_seconds) == (4, 64, 1.0, 0.0)
 
 
-def answered(tmp_path: Path, baseline: str, candidate: str) -> Compared:
-    options = Options(budget_seconds=60.0, device="cpu")
-    ask = Ask(baseline, candidate, Requirement(kind="faster"), tmp_path / "asks.jsonl")
-    return compare_sides(ask, SCRIPT, options)
-
-
 @pytest.mark.slow
 def test_a_script_before_and_after_a_patch(scripts: Path, tmp_path: Path) -> None:
     """Each sample is looked at number by number; the patch takes that out."""
-    slow = "    def __getitem__(self, index):\n        sum(float(n) for n in self.tensors[0][index]) * 8\n"
-    made = "class Data(TensorDataset):\n" + slow + "        return super().__getitem__(index)\n\n\n"
-    text = (scripts / "plain.py").read_text()
-    after = text.replace("torch.manual_seed(3)", made + "torch.manual_seed(3)", 1)
-    after = after.replace("data = TensorDataset", "data = Data")
-    (scripts / "plain.py").write_text(after)
-    lean = after.replace("        sum(float(n) for n in self.tensors[0][index]) * 8\n", "")
-    (scripts / "lean.py").write_text(lean)
-    os.system("git diff --no-index --no-prefix plain.py lean.py > made.diff")  # noqa: S605
-    diff = (
-        Path("made.diff").read_text().replace("+++ lean.py", "+++ b/plain.py").replace("--- plain.py", "--- a/plain.py")
-    )
-    Path("lean.diff").write_text(diff.replace("diff --git plain.py lean.py", "diff --git a/plain.py b/plain.py"))
-    found = answered(tmp_path, ".", "lean.diff")
+    text = slow_script()
+    (scripts / "plain.py").write_text(text)
+    lines = text.splitlines(keepends=True)
+    lean = [line for line in lines if line != SLOW]
+    (scripts / "lean.diff").write_text("".join(unified_diff(lines, lean, "a/plain.py", "b/plain.py")))
+    ask = Ask(".", "lean.diff", Requirement(kind="faster"), tmp_path / "asks.jsonl")
+    found = compare_sides(ask, SCRIPT, Options(budget_seconds=60.0, device="cpu"))
     assert (found.baseline.kind, found.candidate.kind) == ("script", "patch")
     assert found.learning.level == "identical", found.learning.detail
     assert found.answer in ("faster", "undecided"), found.reason
     assert found.throughput is None or found.throughput.value > 1.0
-    assert found.ledger is not None
     assert found.ledger.ask == 1
 
 
@@ -275,7 +261,6 @@ def test_a_plan_that_rounds_is_equivalent(
         with comparing._first_run("candidate"):
             pass
         found = comparing._judge().learning()
-    assert found.apart is not None
     assert found.apart > IDENTICAL
     assert found.level == "equivalent", found.detail
     assert found.gradient_error is not None

@@ -16,7 +16,7 @@ from autoopt.records import Change, Estimate, Prediction
 from autoopt.toolserver.commands import Commands
 from autoopt.toolserver.workspace import Workspace
 from sample import profile, win
-from tests.comparing.conftest import a_comparison
+from tests.comparing.conftest import a_comparison, slow_script
 
 COMPARED = a_comparison(
     answer="faster", throughput=Estimate(value=1.2, low=1.1, high=1.3, n=4), metric="val acc", metric_difference=-0.01
@@ -225,54 +225,15 @@ def test_an_error_of_a_command_is_told_as_it_is(workspace: Workspace) -> None:
     assert "the baseline fails" in result.content[0].text
 
 
-SCRIPT = '''"""Rows that are added up one number at a time."""
-import sys
-
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
-
-
-class Rows(Dataset):
-    def __init__(self):
-        self.x = torch.randn(512, 48)
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, index):
-        row = self.x[index]
-        total = sum(float(number) ** 2 for number in row for _ in range(8))
-        return row, int(total > 384)
-
-
-def main():
-    torch.manual_seed(0)
-    loader = DataLoader(Rows(), batch_size=32, shuffle=True)
-    model = nn.Sequential(nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 2))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for epoch in range(int(sys.argv[1])):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-        print(f"epoch {epoch}: loss {loss.item():.4f}")
-
-
-if __name__ == "__main__":
-    main()
-'''
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_from_diagnosis_to_an_applied_patch(tmp_path: Path) -> None:
     """A client on stdio profiles a script, takes the best change that is a patch, has it judged, and puts it on."""
     mcp = pytest.importorskip("mcp")
-    (tmp_path / "train.py").write_text(SCRIPT)
+    script = slow_script()
+    (tmp_path / "train.py").write_text(script)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    words = {"target": "train.py", "words": ["4000"]}
+    words = {"target": "train.py", "words": ["100000"]}
     lines: list[str] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -295,7 +256,7 @@ def test_from_diagnosis_to_an_applied_patch(tmp_path: Path) -> None:
             found = await ask("opportunities", run=profiled["run"])
             able = [each for each in found["changes"] if each["how"] == "patched"]
             best = next(each for each in able if each["strategy"] == "workers")
-            assert (best["file"], best["line"]) == ("train.py", SCRIPT[: SCRIPT.index("loader =")].count("\n") + 1)
+            assert (best["file"], best["line"]) == ("train.py", script[: script.index("loader =")].count("\n") + 1)
             assert best["predicted"] is None or best["predicted"]["value"] > 1.0
             changes = [{"strategy": best["strategy"], "setting": best["setting"]}]
             judged = await ask("compare", **words, changes=changes, budget="40s", ledger="asks.jsonl")
@@ -305,7 +266,7 @@ def test_from_diagnosis_to_an_applied_patch(tmp_path: Path) -> None:
             assert applied["files"] == ["train.py"]
             assert "num_workers=" in (tmp_path / "train.py").read_text()
             await ask("apply", run=profiled["run"], changes=changes, revert=True)
-            assert (tmp_path / "train.py").read_text() == SCRIPT
+            assert (tmp_path / "train.py").read_text() == script
 
     anyio.run(main)
     assert any("comparing in pairs" in line for line in lines)
