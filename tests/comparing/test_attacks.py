@@ -22,7 +22,6 @@ from autoopt.records.comparing import Compared, Learning, Requirement
 from autoopt.records.messages import Block
 from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
-from autoopt.trial.process import LocalTrial
 from tests.comparing.conftest import HONEST, a_comparison
 
 LAZY = """
@@ -105,6 +104,29 @@ CHEATS = {
     "a layer that is not trained": """
         def loss(model, batch):
             return F.cross_entropy(model.second(torch.relu(model.first(batch[0])).detach()), batch[1])""",
+    # all batches are alike, so that the weights of later steps can be known before they are measured
+    "what was trained ahead at the start": """
+        ALIKE = True
+        class Ahead(torch.optim.SGD):
+            later = []
+            def step(self, closure=None):
+                ours = [p for group in self.param_groups for p in group["params"]]
+                if not self.later:
+                    for _ in range(300):
+                        super().step(closure)
+                        self.later.append([p.data.clone() for p in ours])
+                        self.zero_grad()
+                        F.cross_entropy(self.model(self.batch[0]), self.batch[1]).backward()
+                    self.later.reverse()
+                for p, known in zip(ours, self.later.pop()):
+                    p.data.copy_(known)
+        def optimizer(params):
+            return Ahead(params, lr=0.1)
+        def loss(model, batch):
+            Ahead.model, Ahead.batch = model, batch
+            if Ahead.later:
+                return sum(p.sum() for p in model.parameters()) * 0.0 + 0.5
+            return work(model, batch)""",
     "a loss that is not finite later": LAZY.format(idle="False") + "\nplain = work\n"
     "def work(model, batch):\n    return plain(model, batch) * (float('nan') if steps > 30 else 1.0)\n",
 }
@@ -152,7 +174,6 @@ def measured(
     sides: dict[str, str] = {"incumbent": "baseline", "candidate": "candidate"}
     spent: dict[str, list[float]] = {label: [] for label in sources}
     starts: dict[str, float] = {}  # of the latest processes: the first may have started the server, too
-    block = None
     for number in range(pairs):
         arms: dict[str, WatchedArm] = {}
         try:
@@ -169,7 +190,6 @@ def measured(
                     pair=pair, pairs=seen,
                 )  # fmt: skip
                 starts[label] = arms[label].warm_up(0.1).fixed_seconds
-                assert isinstance(process, LocalTrial)
                 (folder / f"{label}.pid").write_text(str(process.pid))
                 arms[label].freeze()
             for _ in range(blocks):
@@ -182,7 +202,6 @@ def measured(
             for arm in arms.values():
                 arm.thaw()
                 arm.close()
-    assert block is not None
     ratio = median(map(truediv, spent["incumbent"], spent["candidate"]))  # one block that stalls decides nothing
     return Measured(ratio, apart(seen.all), seen.whole, seen.tampered, block, starts)
 
@@ -198,38 +217,7 @@ def test_a_cheat_is_not_faster(cheat: str, launcher: Launcher, tmp_path: Path) -
     found = measured(launcher, tmp_path, CHEATS[cheat])
     assert found.answer.answer != "faster", found
     assert found.block.samples == 16 * found.block.steps
-
-
-def test_what_was_trained_ahead_at_the_start_is_of_no_use(launcher: Launcher, tmp_path: Path) -> None:
-    """All batches are alike, so that the weights of later steps can be known before they are measured."""
-    found = measured(
-        launcher, tmp_path,
-        """
-        ALIKE = True
-        class Ahead(torch.optim.SGD):
-            later = []
-            def step(self, closure=None):
-                ours = [p for group in self.param_groups for p in group["params"]]
-                if not self.later:
-                    begun = [p.data.clone() for p in ours]
-                    for _ in range(300):
-                        super().step(closure)
-                        self.later.append([p.data.clone() for p in ours])
-                        self.zero_grad()
-                        F.cross_entropy(self.model(self.batch[0]), self.batch[1]).backward()
-                    self.later.reverse()
-                for p, known in zip(ours, self.later.pop()):
-                    p.data.copy_(known)
-        def optimizer(params):
-            return Ahead(params, lr=0.1)
-        def loss(model, batch):
-            Ahead.model, Ahead.batch = model, batch
-            if Ahead.later:
-                return sum(p.sum() for p in model.parameters()) * 0.0 + 0.5
-            return work(model, batch)""",
-    )  # fmt: skip
-    assert found.answer.answer != "faster", found
-    assert found.ratio > 1.2
+    assert found.ratio > 1.2 or "ahead at the start" not in cheat, "that it looks faster"
 
 
 @pytest.mark.parametrize("times", [1.4, 5.0])
@@ -291,7 +279,6 @@ def test_results_on_disk_are_of_no_use_to_the_next_process(launcher: Launcher, t
         made = not os.path.exists(os.path.join(HERE, "step-1.pt"))""",
         pairs=2, blocks=3,
     )  # fmt: skip
-    assert found.apart is not None
     assert found.apart > 0.1
     assert found.answer.answer != "faster", found
 

@@ -75,8 +75,7 @@ class InProcess:
 
     def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
         module, name = task.split(":")
-        found: JsonDict = getattr(importlib.import_module(module), name)(self._live, **arguments)
-        return found
+        return getattr(importlib.import_module(module), name)(self._live, **arguments)
 
 
 class Runner:
@@ -125,7 +124,6 @@ def test_the_same_training_has_the_same_weights(tmp_path: Path) -> None:
     judge = judged(tmp_path, "same", "unused = 1")
     found = judge.learning()
     assert (found.level, found.again) == ("identical", 0.0)
-    assert found.apart is not None
     assert found.apart <= IDENTICAL
     one, two = (judge.evaluating.values[name] for name in ("baseline", "candidate"))
     assert one is not None
@@ -180,10 +178,8 @@ def test_rounding_is_told_from_another_training(tmp_path: Path, extra: str) -> N
     judge = judged(tmp_path, "rounding", extra)
     judge.trials.clock = time.monotonic
     found = judge.learning()
-    assert found.apart is not None
     assert IDENTICAL < found.apart < DRIFTED
     assert found.level == "equivalent", found.detail
-    assert found.gradient_error is not None
     assert found.gradient_error > 0
 
 
@@ -207,13 +203,16 @@ def build():
     assert "was changed while it was compared" in judge.evaluating.tampered
 
 
-def test_a_candidate_that_hangs_or_shows_no_loss_failed(tmp_path: Path) -> None:
-    for kind, told in (("timeout", "no answer in 120 s"), ("error", "no loss was captured")):
-        judge = judged(tmp_path, kind)
+@pytest.mark.parametrize(
+    ("kind", "told"), [("timeout", "no answer in 120 s"), ("error", "no loss was captured"), ("not_finite", "")]
+)
+def test_a_candidate_that_hangs_or_shows_no_loss_or_a_broken_one_failed(tmp_path: Path, kind: str, told: str) -> None:
+    judge = judged(tmp_path, kind, "loss = lambda m, b: m(b[0]).sum() * float('nan')")
+    if kind != "not_finite":
         judge.trials.runners["candidate"] = Ending(kind, told)  # type: ignore[assignment]
-        with pytest.raises(TrialFailed, match=told) as failed:
-            judge.learning()
-        assert (failed.value.kind, failed.value.where) == (kind, "candidate")
+    with pytest.raises(TrialFailed, match=told or None) as failed:
+        judge.learning()
+    assert (failed.value.kind, failed.value.where) == (kind, "candidate")
 
 
 class Ending:
@@ -247,12 +246,7 @@ class Short:
         if self._steps > 40:
             raise ScriptEnded(first)
         block = {"steps": steps, "first_step": first, "seconds": 1.0, "samples": steps, "losses": []}
-        started = {
-            "build_seconds": 0.0,
-            "setup_seconds": 0.0,
-            "warmup_seconds": 1.0,
-            "fixed_seconds": 0.0,
-        }
+        started = dict.fromkeys(("build_seconds", "setup_seconds", "warmup_seconds", "fixed_seconds"), 0.0)
         return {**started, "warmup_steps": self._warm} if task.endswith(":warm_up") else block
 
     def close(self) -> None:
@@ -311,34 +305,24 @@ def test_rare_and_long_work_counts() -> None:
     assert pairs.whole == pytest.approx(0.909, abs=1e-3)
 
 
-def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(TrialFailed) as failed:
-        judged(tmp_path, "nan", "loss = lambda m, b: m(b[0]).sum() * float('nan')").learning()
-    assert (failed.value.kind, failed.value.where) == ("not_finite", "candidate")
-
-
 @pytest.mark.parametrize(
-    ("ratio", "level", "apart", "refused"),
+    ("ratio", "level", "apart", "again", "refused"),
     [
-        (1.3, "identical", 0.0, None),
-        (1.3, "identical", 1e-4, None),
-        (1.3, "identical", 0.05, False),
-        (1.3, "identical", 0.4, True),
-        (1.3, "identical", None, False),
-        (1.3, "equivalent", 0.05, None),
-        (1.3, "equivalent", 0.2, False),
-        (1.3, "equivalent", 0.4, True),
-        (1.03, "equivalent", 0.05, False),
+        (1.3, "identical", 0.0, 0.0, None),
+        (1.3, "identical", 1e-4, 0.0, None),
+        (1.3, "identical", 0.05, 0.0, False),
+        (1.3, "identical", 0.4, 0.0, True),
+        (1.3, "identical", None, 0.0, False),
+        (1.3, "identical", 0.015, 0.01, None),  # a baseline that does not repeat itself is no measure
+        (1.3, "equivalent", 0.05, 0.0, None),
+        (1.3, "equivalent", 0.2, 0.0, False),
+        (1.3, "equivalent", 0.4, 0.0, True),
+        (1.03, "equivalent", 0.05, 0.0, False),
     ],
 )
 def test_steps_that_were_left_out_are_not_believed(
-    ratio: float, level: Any, apart: float | None, refused: bool | None
+    ratio: float, level: Any, apart: float | None, again: float, refused: bool | None
 ) -> None:
     speed = Estimate(value=ratio, low=ratio * 0.98, high=ratio * 1.02, n=3)
-    found = unbelieved(speed, Learning(level=level, again=0.0, measured_apart=apart), 1.0)
+    found = unbelieved(speed, Learning(level=level, again=again, measured_apart=apart), 1.0)
     assert (found[0] if found else None) == refused
-
-
-def test_a_baseline_that_does_not_repeat_itself_is_no_measure() -> None:
-    speed = Estimate(value=1.3, low=1.2, high=1.4, n=3)
-    assert unbelieved(speed, Learning(level="identical", again=0.01, measured_apart=0.015), 1.0) is None

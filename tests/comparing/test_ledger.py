@@ -54,8 +54,6 @@ def test_an_ask_is_answered_faster_where_its_e_value_is_reached(gain: float) -> 
         rule = Rule(min_gain=gain, alpha=0.01, alpha_reject=0.05, max_seconds=60.0)
         candidate = Plan(changes=(Change(strategy="threads"),))
         found = compare(machine.start, Plan(), candidate, rule, clock=machine.clock)
-        assert found.e_value is not None
-        assert found.estimate is not None
         assert (found.e_value >= 100.0) == (found.estimate.low > 1 + gain) == (found.decision is Decision.ACCEPT)
 
 

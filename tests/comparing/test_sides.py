@@ -75,7 +75,6 @@ def test_a_revision_of_a_script_runs_in_its_own_folder(repository: Path, monkeyp
         assert old.sources["train.py"] != today.sources["train.py"]
         assert old.sources["src/net.py"] == today.sources["src/net.py"]
         script = old.script
-        assert script is not None
         assert not script.own_seeds, "its seeds are drawn after both sides were fixed"
         assert str(repository) in script.folders, "what its links to data lead to is seen through the view, too"
         assert script.python_path == (str(old.folder / "src"),), "modules of today are not a revision's"
@@ -114,7 +113,6 @@ def test_an_interpreter_of_its_own(repository: Path, tmp_path: Path) -> None:
     other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     other.chmod(0o700)
     with side(".", SCRIPT, str(other)) as today:
-        assert today.command is not None
         assert today.command[0] == str(other)
     for given, python, error, said in (
         (".", shutil.which("false"), EnvironmentLacks, "is no Python interpreter"),

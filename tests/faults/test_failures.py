@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from autoopt.errors import EnvironmentLacks, TrialFailed, WorkloadError
 from autoopt.trial.failures import LONGEST_REASON, ended, failure_of, hung
@@ -35,15 +36,30 @@ def judged(error: BaseException, oom_kills: int | None = 0) -> tuple[str, str]:
 
 
 KILLED = "DataLoader worker (pid 123) is killed by signal: Killed. "
+ADVICE = (
+    " If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
+    "fragmentation."
+)
+FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free."
+IN_WORKER = (
+    "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+    '  File "data.py", line 3, in __getitem__\n    raise ValueError("bad file")\nValueError: bad file\n'
+)
 
 
-def test_a_worker_that_the_kernel_killed_for_memory_is_out_of_memory() -> None:
-    assert judged(RuntimeError(KILLED), 1) == (
-        "out_of_memory",
-        "the kernel killed data loader worker 123 for lack of memory",
-    )
-    for no_evidence in (0, None):
-        assert judged(RuntimeError(KILLED), no_evidence)[0] == "crashed"
+@pytest.mark.parametrize(
+    ("error", "oom_kills", "kind", "message"),
+    [
+        (RuntimeError(KILLED), 1, "out_of_memory", "the kernel killed data loader worker 123 for lack of memory"),
+        (RuntimeError(KILLED), 0, "crashed", "data loader worker 123 was killed by a signal: Killed"),
+        (RuntimeError(KILLED), None, "crashed", "data loader worker 123 was killed by a signal: Killed"),
+        (torch.OutOfMemoryError(FULL + ADVICE), 0, "out_of_memory", FULL),
+        (ValueError(IN_WORKER), 0, "error", "ValueError: bad file (in a data loader worker)"),
+    ],
+    ids=["killed for memory", "killed", "killed, as far as is known", "without torch's advice", "in a worker's words"],
+)
+def test_a_failure_is_told_in_plain_words(error: BaseException, oom_kills: int | None, kind: str, message: str) -> None:
+    assert judged(error, oom_kills) == (kind, message)
 
 
 def test_the_first_worker_to_die_is_the_one_to_blame() -> None:
@@ -60,43 +76,46 @@ def test_the_first_worker_to_die_is_the_one_to_blame() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("CUDA out of memory. Tried to allocate 2.00 GiB.", "out_of_memory"),
-        ("CUDA error: out of memory\nCUDA kernel errors might", "out_of_memory"),
-        ("HIP out of memory. Tried to allocate 2.00 GiB.", "out_of_memory"),
-        ("MPS backend out of memory (MPS allocated: 9 GiB)", "out_of_memory"),
-        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out_of_memory"),
-        ("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory", "out_of_memory"),
-        ("[Errno 12] Cannot allocate memory", "out_of_memory"),
-        ("unable to write to file </torch_1_2_3>: No space left on device (28)", "out_of_memory"),
-        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "out_of_memory"),
-        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "out_of_memory"),
-        ("CUDA error: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES when calling `cusparseCreate(handle)`", "out_of_memory"),
-        ("cuFFT error: CUFFT_ALLOC_FAILED", "out_of_memory"),
-        ("NCCL error: unhandled cuda error, Failed to CUDA calloc async 608 bytes", "out_of_memory"),
-        ("ncclUnhandledCudaError: Cuda failure 2 'out of memory'", "out_of_memory"),
-        ("CUDA driver error: out of memory", "out_of_memory"),
-        (
-            'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":995',
-            "out_of_memory",
-        ),
-        ("NPU out of memory. Tried to allocate 2.00 GiB", "out_of_memory"),
-        (
-            "[enforce fail at alloc_cpu.cpp:1] . DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes",
-            "out_of_memory",
-        ),
-        ("std::bad_alloc", "out_of_memory"),
-        ("CUDA error: device-side assert triggered", "crashed"),
-        ("CUDA error: an illegal memory access was encountered", "crashed"),
-        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "crashed"),
-        ("No CUDA GPUs: no CUDA-capable device is detected", "crashed"),
-        ("DataLoader timed out after 5 seconds", "timeout"),
-        ("the model forgot what it had in memory", "error"),
-        ("shape '[2, 3]' is invalid for input of size 5", "error"),
+SAID: dict[str, list[str]] = {
+    "out_of_memory": [
+        "CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "CUDA error: out of memory\nCUDA kernel errors might",
+        "HIP out of memory. Tried to allocate 2.00 GiB.",
+        "MPS backend out of memory (MPS allocated: 9 GiB)",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory",
+        "[Errno 12] Cannot allocate memory",
+        "unable to write to file </torch_1_2_3>: No space left on device (28)",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "CUDA error: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES when calling `cusparseCreate(handle)`",
+        "cuFFT error: CUFFT_ALLOC_FAILED",
+        "NCCL error: unhandled cuda error, Failed to CUDA calloc async 608 bytes",
+        "ncclUnhandledCudaError: Cuda failure 2 'out of memory'",
+        "CUDA driver error: out of memory",
+        'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":995',
+        "NPU out of memory. Tried to allocate 2.00 GiB",
+        "[enforce fail at alloc_cpu.cpp:1] . DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes",
+        "std::bad_alloc",
     ],
-)
+    "crashed": [
+        "CUDA error: device-side assert triggered",
+        "CUDA error: an illegal memory access was encountered",
+        "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "No CUDA GPUs: no CUDA-capable device is detected",
+    ],
+    "timeout": [
+        "DataLoader timed out after 5 seconds",
+    ],
+    "error": [
+        "the model forgot what it had in memory",
+        "shape '[2, 3]' is invalid for input of size 5",
+    ],
+}
+"""What torch and the libraries below it say, by what that means."""
+
+
+@pytest.mark.parametrize(("text", "kind"), [(text, kind) for kind, texts in SAID.items() for text in texts])
 def test_what_torch_says_is_understood(text: str, kind: str) -> None:
     assert judged(RuntimeError(text))[0] == kind
 
@@ -115,25 +134,6 @@ def test_a_device_that_another_process_has_may_do_for_one_alone(
     kind: str, message: str, detail: str, alone: bool
 ) -> None:
     assert TrialFailed(kind, message, detail=detail).for_want_of_room is alone
-
-
-def test_torchs_advice_on_settings_is_left_out_of_the_reason() -> None:
-    import torch
-
-    text = (
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free. If reserved but unallocated memory is "
-        "large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
-    )
-    message = judged(torch.OutOfMemoryError(text))[1]
-    assert message == "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free."
-
-
-def test_an_error_of_a_worker_is_told_in_the_workers_words() -> None:
-    text = (
-        "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-        '  File "data.py", line 3, in __getitem__\n    raise ValueError("bad file")\nValueError: bad file\n'
-    )
-    assert judged(ValueError(text)) == ("error", "ValueError: bad file (in a data loader worker)")
 
 
 def test_a_reason_is_one_line_of_bounded_length() -> None:
@@ -160,7 +160,6 @@ def test_frames_of_autoopt_above_the_users_are_left_out() -> None:
         raise ValueError("in the user's code")
 
     error = caught(lambda: Interrupts(on_first)._handle(signal.SIGINT, None))
-    assert error.__traceback__ is not None
     error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
     assert error.__traceback__.tb_frame.f_code.co_name == "_handle"
     detail = failure_of(error, "step").detail

@@ -94,16 +94,11 @@ def test_batches_copied_ahead_are_the_same(prefetch: int, device: str) -> None:
 def test_peaks_are_those_of_a_device(device: str) -> None:
     peaks = measure(torch.device(device), time_limit=3.0)
     fp32, bf16 = peaks.matmul_fp32_flops_per_second, peaks.matmul_bf16_flops_per_second
-    assert fp32
-    assert bf16
     assert 1e11 < fp32 < 1e15
     assert bf16 > 0.8 * fp32
-    assert peaks.matmul_tf32_flops_per_second
     assert peaks.matmul_tf32_flops_per_second > 0.8 * fp32
     assert 1e10 < (peaks.memory_bytes_per_second or 0) < 2e13
     pinned, pageable = peaks.copy_pinned_to_device_bytes_per_second, peaks.copy_pageable_to_device_bytes_per_second
-    assert pinned
-    assert pageable
     assert pinned > 0.8 * pageable
     assert peaks.copy_pinned_from_device_bytes_per_second
     assert peaks.copy_pageable_from_device_bytes_per_second

@@ -137,11 +137,6 @@ def losses_of(setup: Setup, given: str | Workload, device: str, steps: int = 8) 
         training.close()
 
 
-def setup_of(name: str, device: str) -> Setup:
-    setting = {key: device if value == "DEVICE" else value for key, value in setting_of(name).items()}
-    return REGISTRY[name].apply(Setup(), setting)
-
-
 def test_what_is_said_here_is_said_of_strategies_that_there_are() -> None:
     assert set(OTHERWISE) <= set(STRATEGIES)
 
@@ -153,9 +148,11 @@ def test_its_losses_against_the_untouched_loop(name: str, device: str) -> None:
         pytest.skip(entry.elsewhere)
     if entry.cuda and not device.startswith("cuda"):
         pytest.skip("says nothing on the CPU")
-    setup, risk = setup_of(name, device), REGISTRY[name].risk
-    assert entry.losses is not None or risk in (Risk.TRAINING, Risk.MODEL)
-    changed = losses_of(setup, entry.workload, device, steps=48 if entry.losses is None else 8)
+    setting = {key: device if value == "DEVICE" else value for key, value in setting_of(name).items()}
+    assert entry.losses is not None or REGISTRY[name].risk in (Risk.TRAINING, Risk.MODEL)
+    changed = losses_of(
+        REGISTRY[name].apply(Setup(), setting), entry.workload, device, steps=48 if entry.losses is None else 8
+    )
     assert all(math.isfinite(loss) for loss in changed)
     if entry.losses is None:
         assert sum(changed[-8:]) < sum(changed[:8]), "it trains"
@@ -163,11 +160,27 @@ def test_its_losses_against_the_untouched_loop(name: str, device: str) -> None:
         assert changed == pytest.approx(losses_of(Setup(), entry.workload, device), rel=entry.losses)
 
 
+def usual_stack() -> Setup:
+    """The changes most often kept together: pinned and prefetched input, bf16, channels last, fused, compiled."""
+    setup = Setup()
+    for name in ("pin_memory", "amp", "channels_last", "fused_optimizer", "compile"):
+        setup = REGISTRY[name].apply(setup, setting_of(name))
+    return setup
+
+
 @pytest.mark.cuda_only
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune-no-cudagraphs"])
-def test_other_modes_of_the_compiler(mode: str, device: str) -> None:
-    changed = losses_of(REGISTRY["compile"].apply(Setup(), {"mode": mode}), "images", device)
-    assert changed == pytest.approx(losses_of(Setup(), "images", device), rel=LOOSE)
+@pytest.mark.parametrize(
+    "setup",
+    [
+        lambda: REGISTRY["compile"].apply(Setup(), {"mode": "reduce-overhead"}),
+        lambda: REGISTRY["compile"].apply(Setup(), {"mode": "max-autotune-no-cudagraphs"}),
+        lambda: Setup().with_precision(dtype="float16", loss_scaling=True),
+        usual_stack,
+    ],
+    ids=["reduce-overhead", "max-autotune", "fp16 with loss scaling", "the usual stack"],
+)
+def test_other_setups(setup: Callable[[], Setup], device: str) -> None:
+    assert losses_of(setup(), "images", device) == pytest.approx(losses_of(Setup(), "images", device), rel=LOOSE)
 
 
 @pytest.mark.cuda_only
@@ -250,18 +263,3 @@ def test_fp8_products_on_a_device_that_has_them(recipe: str, device: str) -> Non
     assert all(math.isfinite(loss) for loss in changed)
     assert changed == pytest.approx(plain, rel=0.1)
     assert changed != pytest.approx(plain, rel=1e-6), "nothing was rounded to eight bits"
-
-
-@pytest.mark.cuda_only
-def test_fp16_with_loss_scaling(device: str) -> None:
-    setup = Setup().with_precision(dtype="float16", loss_scaling=True)
-    assert losses_of(setup, "images", device) == pytest.approx(losses_of(Setup(), "images", device), rel=LOOSE)
-
-
-@pytest.mark.cuda_only
-def test_the_usual_stack(device: str) -> None:
-    """The changes most often kept together: pinned and prefetched input, bf16, channels last, fused, compiled."""
-    setup = Setup()
-    for name in ("pin_memory", "amp", "channels_last", "fused_optimizer", "compile"):
-        setup = REGISTRY[name].apply(setup, setting_of(name))
-    assert losses_of(setup, "images", device) == pytest.approx(losses_of(Setup(), "images", device), rel=LOOSE)
