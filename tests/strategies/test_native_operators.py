@@ -14,12 +14,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from autoopt.export.inline import Inliner
-from autoopt.records import Change
 from autoopt_strategies.compute.native_operators import statements, transforms
 from autoopt_strategies.compute.rewriting import native, survey
 from autoopt_strategies.compute.rewriting.source import Refused
-from modules import printed_by
-from scripted import changed_lines, put, sites_in
 from workloads import operators
 from workloads.operators import KNOWN, OTHER, WIDTH, Layers, RMSNorm, TextCNN
 
@@ -214,70 +211,6 @@ def test_last_cell_states_that_are_used_keep_the_packed_steps() -> None:
     found = native.survey_operators(Tagger(nn.LSTM(6, 6), cells=True), loss, torch.randn(7, 5, 6))
     assert not found["recurrent"]
     assert found["refused"][""]
-
-
-SCRIPT = """\
-import math
-
-import torch
-from torch import nn
-
-
-class NewGELU(nn.Module):
-    def forward(self, x):
-        inner = x + 0.044715 * torch.pow(x, 3.0)
-        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * inner))
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.convs = nn.ModuleList([nn.Conv2d(1, 6, (size, 16)) for size in (2, 3)])
-        self.act = NewGELU()
-        self.out = nn.Linear(12, 2)
-
-    def forward(self, x):
-        x = [self.act(conv(x[:, None])).squeeze(3).amax(2) for conv in self.convs]
-        return self.out(torch.cat(x, 1))
-
-
-torch.manual_seed(0)
-loader = torch.utils.data.DataLoader(torch.randn(40, 9, 16), batch_size=10)
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for x in loader:
-    loss = nn.functional.cross_entropy(model(x), (x.mean((1, 2)) > 0).long())
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    print(loss.item())
-"""
-
-
-@pytest.mark.slow
-def test_a_patched_script_run_bare_trains_the_same(tmp_path: Path) -> None:
-    sites = sites_in(tmp_path, SCRIPT, model="Net()")
-    line = next(number for number, text in enumerate(SCRIPT.splitlines(), 1) if "conv(x[:, None])" in text)
-    setting = {
-        "functions": [{"file": "train.py", "module": "__main__", "function": "NewGELU.forward", "native": "gelu_tanh"}],
-        "convolutions": {
-            "paths": ["convs.0", "convs.1"],
-            "places": [{"file": "train.py", "line": line, "called": "conv"}],
-        },
-    }
-    found = put(sites, Change(strategy="native_operators", setting=setting))
-    assert [change.how for change in found.changes] == ["patched"]
-    assert [text for text in changed_lines(found.patch.diff) if "convolved" in text or "gelu" in text][:3] == [
-        "+from prepared import convolved",
-        '+        return nn.functional.gelu(x, approximate="tanh")',
-        "+        x = [self.act(convolved(conv, x[:, None])).squeeze(3).amax(2) for conv in self.convs]",
-    ]
-    (tmp_path / "patched").mkdir()
-    for name, text in found.texts.items():
-        (tmp_path / "patched" / name).write_text(text)
-    assert "autoopt" not in found.texts["prepared.py"]
-    before, after = ([float(line) for line in each.split()] for each in printed_by(tmp_path, tmp_path / "patched"))
-    assert after == pytest.approx(before, rel=1e-5)
 
 
 def test_an_exported_script_holds_all_that_it_needs() -> None:
