@@ -1,10 +1,11 @@
-"""Stand-ins for functions of OpenCV and torchvision where these are not installed, and predictions that there are."""
+"""Stand-ins for functions of OpenCV and torchvision where these are not installed, small workloads, predictions."""
 
 from __future__ import annotations
 
 import io
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
@@ -87,6 +90,16 @@ def torchvision_io(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(package)["io"] = module
     monkeypatch.setitem(sys.modules, "torchvision", package)
     monkeypatch.setitem(sys.modules, "torchvision.io", module)
+
+
+def cross_entropy(model: Any, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def small_workload(model: nn.Module, data: Any, **more: Any) -> Workload:
+    """A small one: pairs of inputs and classes in batches of 16, by SGD."""
+    usual: dict[str, Any] = {"batch_size": 16, "loss": cross_entropy, "optimizer": partial(torch.optim.SGD, lr=0.1)}
+    return Workload(model=model, train_data=data, **{**usual, "max_steps": 24, **more})
 
 
 def promised(strategy: Strategy, case: Case, setting: dict[str, Any]) -> Estimate:

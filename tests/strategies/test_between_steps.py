@@ -227,7 +227,6 @@ def test_an_evaluation_that_keeps_gradients_is_offered_to_keep_none(tmp_path: Pa
     (setting, *_) = STRATEGY.settings(case)
     assert setting == {"no_grad": {"file": "train.py", "function": "train", "line": 9}}
     predicted = STRATEGY.predict(case, setting)
-    assert predicted is not None
     assert predicted.value > 1
     made, diff = patch_of(tmp_path, RECORDING, setting)
     assert "        with torch.no_grad():\n            for x in loader:\n" in made

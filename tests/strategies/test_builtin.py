@@ -216,7 +216,6 @@ TRIED: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
 
 def doubled(case: Case, ratio: float) -> Case:
     """The same with twice the batch measured."""
-    assert isinstance(case.pipeline, Pipeline)
     round_ = case.pipeline.round
     known = round_.simulation.model_copy(update={"doubled": ratio})
     return replace(case, pipeline=Pipeline(round_.model_copy(update={"simulation": known})))

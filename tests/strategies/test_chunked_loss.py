@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from autoopt.benchmark.losses import loss_head
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
-from autoopt.workload import Workload
 from autoopt_strategies.compute.deferred_head import DeferHead, Logits, head_of_loss
-from tests.strategies.stand_ins import in_trial, promised
+from tests.strategies.stand_ins import in_trial, promised, small_workload
 
 REGISTRY = load_strategies()
 WORDS = 301
@@ -185,12 +183,11 @@ def test_evaluation_and_copies_are_what_they_were() -> None:
     assert model.state_dict().keys() == plain.state_dict().keys()
 
 
-def live(loss: Any, model: nn.Module | None = None) -> TrialContext:
+def live(loss: Any) -> TrialContext:
     ids = torch.randint(0, WORDS, (32, 11), generator=torch.Generator().manual_seed(2))
-    given = Workload(
-        model=model or Speaker(), train_data=TensorDataset(ids), batch_size=4,
-        loss=lambda model, batch: loss(model, batch[0]), optimizer=partial(torch.optim.SGD, lr=0.1), max_steps=16,
-    )  # fmt: skip
+    given = small_workload(
+        Speaker(), TensorDataset(ids), batch_size=4, loss=lambda model, batch: loss(model, batch[0]), max_steps=16
+    )
     return in_trial(given)
 
 

@@ -86,7 +86,6 @@ def by_opencv(file: Any, index: int, side: int | None = None, flags: int = 1) ->
         image = cv2.imread(str(file), flags)
     else:
         image = cv2.imdecode(np.frombuffer(file, np.uint8), flags=flags)
-    assert image is not None
     return torch.from_numpy(image if side is None else cv2.resize(image, (side, side))), index
 
 
@@ -417,5 +416,4 @@ def test_of_samples_that_are_kept_the_first_reading_takes_less() -> None:
     setting = next(iter(STRATEGY.settings(case)))
     often, once = STRATEGY.predict(replace(case, plan=Plan()), setting), STRATEGY.predict(case, setting)
     assert STRATEGY.applies(case)
-    assert often is not None
     assert 1.0 < once.low < once.value < often.value

@@ -31,7 +31,7 @@ from autoopt.testing.strategies import sample_case, tiny_workload, train_few_ste
 from autoopt.workload import Workload
 from autoopt_strategies.compute import whole_step
 from scripted import PLAIN, REGISTRY, changed_lines, patched, sites_in
-from tests.strategies.stand_ins import promised, with_stages
+from tests.strategies.stand_ins import promised, small_workload, with_stages
 
 COMPILE = REGISTRY["compile"]
 WHOLE = REGISTRY["cuda_graphs"].apply(Setup(), {"whole": True})
@@ -69,15 +69,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> type[Again]:
 def workload(**changed: Any) -> Workload:
     seed_everything(0)
     x = torch.randn(72, 6)  # the last batch of an epoch is short
-    given: dict[str, Any] = {
-        "model": nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)),
-        "train_data": TensorDataset(x, (x[:, 0] > 0).long()),
-        "batch_size": 16,
-        "loss": F.cross_entropy,
-        "optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-        "max_steps": 24,
-    }
-    return Workload(**{**given, **changed})
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    usual = {"loss": F.cross_entropy, "optimizer": partial(torch.optim.SGD, lr=0.1, momentum=0.9)}
+    return small_workload(model, TensorDataset(x, (x[:, 0] > 0).long()), **{**usual, **changed})
 
 
 def training(setup: Setup, **changed: Any) -> Training:

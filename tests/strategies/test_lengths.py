@@ -22,7 +22,7 @@ from autoopt.workload import Workload
 from autoopt_strategies.input.packing import PackSequences, packable, packed, placed
 from autoopt_strategies.input.sequences import GroupByLength, Grouped, cut, group_by_length, needed, size_of
 from autoopt_strategies.training.length_grouping import padding_shares
-from tests.strategies.stand_ins import in_trial, promised
+from tests.strategies.stand_ins import in_trial, promised, small_workload
 
 REGISTRY = load_strategies()
 WIDTH = 64
@@ -66,10 +66,6 @@ def loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return F.cross_entropy(model(batch["ids"]), batch["label"])
 
 
-def pair_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
 def to_longest(samples: Any) -> Any:
     rows = nn.utils.rnn.pad_sequence([ids for ids, _ in samples], batch_first=True)
     return rows, torch.tensor([label for _, label in samples])
@@ -78,10 +74,8 @@ def to_longest(samples: Any) -> Any:
 def workload(masked: bool = True, **data: Any) -> Workload:
     dataset = Sentences(**data)
     given: Any = dataset if dataset.width else DataLoader(dataset, 8, shuffle=True, collate_fn=to_longest)
-    return Workload(
-        model=Reader(masked), train_data=given, batch_size=8 if dataset.width else None,
-        loss=loss if dataset.width else pair_loss, optimizer=partial(torch.optim.SGD, lr=0.1), max_steps=24,
-    )  # fmt: skip
+    how: dict[str, Any] = {"batch_size": 8, "loss": loss} if dataset.width else {"batch_size": None}
+    return small_workload(Reader(masked), given, **how)
 
 
 def losses(given: Workload, setup: Setup, steps: int = 12) -> tuple[list[float], int]:
@@ -211,7 +205,6 @@ def test_grouping_is_predicted_from_the_lengths_of_samples() -> None:
 
 def test_what_makes_its_own_batches_is_not_reordered() -> None:
     given = workload(width=None)
-    assert isinstance(given.train_data, DataLoader)
     own = DataLoader(Sentences(None), batch_sampler=[[0, 1], [2, 3]], collate_fn=to_longest)
     with pytest.raises(ValueError, match="in a way of its own"):
         Training(dataclasses.replace(given, train_data=own), Setup().with_sampler(GroupByLength(4)), device="cpu")
@@ -301,10 +294,7 @@ def gpt2() -> Any:
 
 
 def texts(model: Any, **data: Any) -> Workload:
-    optimizer = partial(torch.optim.SGD, lr=0.1)
-    return Workload(
-        model=model, train_data=Texts(**data), batch_size=8, loss=own_loss, optimizer=optimizer, max_steps=8
-    )
+    return small_workload(model, Texts(**data), batch_size=8, loss=own_loss, max_steps=8)
 
 
 def test_rows_hold_each_sequence_once_and_no_more_than_fits() -> None:

@@ -38,7 +38,7 @@ from autoopt_model.progressive_resizing import ProgressiveResizing, setting_of
 from autoopt_model.pruning import Pruning, inputs_of, narrowed_copy
 from autoopt_model.quantization_aware import QuantizationAware
 from scripted import PLAIN, changed_lines, patched
-from tests.strategies.stand_ins import in_trial, promised
+from tests.strategies.stand_ins import cross_entropy, in_trial, promised, small_workload
 
 
 class Attention(nn.Module):
@@ -50,21 +50,14 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + F.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
-        out: torch.Tensor = self.head((x + self.down(F.gelu(self.up(x)))).mean(1))
-        return out
-
-
-def cross_entropy(model: Any, batch: Any) -> torch.Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
+        return self.head((x + self.down(F.gelu(self.up(x)))).mean(1))
 
 
 def sequences() -> Workload:
     torch.manual_seed(0)
     x = torch.randn(64, 5, 16)
-    return Workload(
-        model=Attention(), train_data=TensorDataset(x, (x.mean((1, 2)) > 0).long()), batch_size=16, loss=cross_entropy,
-        optimizer=partial(torch.optim.AdamW, lr=1e-2), max_steps=8,
-    )  # fmt: skip
+    data = TensorDataset(x, (x.mean((1, 2)) > 0).long())
+    return small_workload(Attention(), data, optimizer=partial(torch.optim.AdamW, lr=1e-2), max_steps=8)
 
 
 def trained(workload: Workload, setup: Setup, steps: int = 3) -> tuple[Training, dict[str, torch.Tensor]]:
@@ -143,8 +136,7 @@ def test_a_model_that_does_not_run_with_fewer_channels_says_so() -> None:
             self.one, self.two = nn.Linear(8, 16), nn.Linear(16, 2)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = self.two(self.one(x).view(-1, 16))
-            return out
+            return self.two(self.one(x).view(-1, 16))
 
     found = narrowed_copy(Fixed(), [[[2, 8], "float32"]])
     assert "does not run with fewer channels" in found["reason"]
@@ -226,17 +218,14 @@ class Watched(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.sides.append(x.shape[-1])
-        out: torch.Tensor = self.head(self.conv(x).mean((2, 3)))
-        return out
+        return self.head(self.conv(x).mean((2, 3)))
 
 
 def images(model: nn.Module) -> Workload:
     torch.manual_seed(0)
     x = torch.randn(64, 3, 32, 32)
-    return Workload(
-        model=model, train_data=TensorDataset(x, (x.mean((1, 2, 3)) > 0).long()), batch_size=16, loss=cross_entropy,
-        optimizer=partial(torch.optim.SGD, lr=1e-2), max_steps=20,
-    )  # fmt: skip
+    data = TensorDataset(x, (x.mean((1, 2, 3)) > 0).long())
+    return small_workload(model, data, optimizer=partial(torch.optim.SGD, lr=1e-2), max_steps=20)
 
 
 def test_images_grow_over_the_steps_and_a_resumed_training_goes_on_at_its_size() -> None:

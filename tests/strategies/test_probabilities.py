@@ -59,7 +59,6 @@ def test_a_logit_keeps_its_gradient_where_its_probability_is_in_full_precision()
     logit = torch.tensor([7.0], requires_grad=True)
     model = sigmoids_in_full(nn.Sequential(nn.Sigmoid()))
     F.binary_cross_entropy(model(logit.bfloat16()), torch.zeros(1)).backward()
-    assert logit.grad is not None
     assert logit.grad.item() == pytest.approx(1.0, abs=0.01)
     assert model(torch.zeros(1, dtype=torch.float64)).dtype == torch.float64
 

@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,12 @@ from autoopt.errors import WorkloadError
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, tiny_workload
-from autoopt.workload import Workload
 from autoopt_strategies.compute.garbage_collection import collected_share, collecting_rarely
 from autoopt_strategies.input.worker_threads import parallelism
 from autoopt_strategies.memory.allocator import Allocator
 from autoopt_strategies.memory.checkpointing import checkpoint_blocks
 from tests.benchmark.small_training import operators
-from tests.strategies.stand_ins import in_trial
+from tests.strategies.stand_ins import in_trial, small_workload
 
 REGISTRY = load_strategies()
 
@@ -76,13 +74,8 @@ def test_what_collate_collects_by_force_is_seen() -> None:
         return torch.utils.data.default_collate(rows)
 
     data = TensorDataset(torch.randn(64, 4), torch.zeros(64).long())
-    given = Workload(
-        model=torch.nn.Linear(4, 2),
-        train_data=DataLoader(data, batch_size=8, collate_fn=collating),
-        loss=torch.nn.functional.cross_entropy,
-        optimizer=partial(torch.optim.SGD, lr=0.1),
-        max_steps=8,
-    )
+    loader = DataLoader(data, batch_size=8, collate_fn=collating)
+    given = small_workload(torch.nn.Linear(4, 2), loader, batch_size=None, max_steps=8)
     assert REGISTRY["garbage_collection"].inspect(in_trial(given))["preparing"] > 0.2
 
 
