@@ -11,6 +11,7 @@ import pytest
 
 from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict, Plan, Verdict
+from autoopt.search.outcome import Outcome
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour
@@ -38,10 +39,7 @@ def saver(name: str, *rungs: tuple[float, JsonDict], **attributes: Any) -> Strat
 
 CUT = saver("cut", (0.05, {"pieces": 2}), (0.1, {"pieces": 4}), (0.15, {"pieces": 8}))
 AGAIN = saver("again", (0.3, {}))
-
-
-def sized(sizes: Callable[[Plan], int]) -> Callable[[Plan, Behaviour], Behaviour]:
-    return lambda plan, behaviour: Behaviour(step_seconds=behaviour.step_seconds, memory_bytes=sizes(plan))
+MADE = (CUT, AGAIN, strategy("quick"))
 
 
 def cut_size(plan: Plan) -> int:
@@ -52,11 +50,15 @@ def cut_size(plan: Plan) -> int:
 
 def world(path: Path, *strategies: Strategy, sizes: Callable[[Plan], int] = cut_size, **arguments: Any) -> World:
     speeds = {"cut": 0.9, "again": 0.7, "quick": 1.5, "greedy": 1.5, "alone": 1.0, "smaller": 1.0}
-    return World(path, *strategies, speed=product(speeds), behave=sized(sizes), memory=LIMIT, **arguments)
+
+    def behave(plan: Plan, known: Behaviour) -> Behaviour:
+        return Behaviour(step_seconds=known.step_seconds, memory_bytes=sizes(plan))
+
+    return World(path, *strategies, speed=product(speeds), behave=behave, memory=LIMIT, **arguments)
 
 
 def test_a_workload_that_does_not_fit_is_compared_with_the_least_costly_plan_that_does(tmp_path: Path) -> None:
-    made = world(tmp_path, CUT, AGAIN, strategy("quick"))
+    made = world(tmp_path, *MADE)
     outcome = made.go()
     (reference,) = outcome.baseline.plan.changes
     assert (reference.strategy, reference.setting) == ("cut", {"pieces": 8})  # the 1,000 bytes of 4 leave no room
@@ -160,19 +162,22 @@ def test_one_that_fails_later_gives_way_to_the_next(tmp_path: Path) -> None:
     assert len(failed) == 2
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, list[bytes]]:
+    """A run from start to end, and the lines of its journal."""
+    folder = tmp_path_factory.mktemp("whole")
+    outcome = world(folder, *MADE).go()
+    return outcome, (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+
+
 @pytest.mark.parametrize("lines", [4, 6, 8, 11, 14])
-def test_a_resumed_run_has_the_same_reference(tmp_path: Path, lines: int) -> None:
-    made = (CUT, AGAIN, strategy("quick"))
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    whole = world(tmp_path / "a", *made).go()
-    journal = (tmp_path / "a" / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "b" / "journal.jsonl").write_bytes(b"".join(journal[:lines]))
-    resumed = world(tmp_path / "b", *made, resume=True).go()
-    assert resumed.baseline.plan == whole.baseline.plan
-    assert resumed.best.plan == whole.best.plan
-    ends = ended(journal), ended((tmp_path / "b" / "journal.jsonl").read_bytes().splitlines())
-    assert ends[0] == ends[1]
+def test_a_resumed_run_has_the_same_reference(tmp_path: Path, whole: tuple[Outcome, list[bytes]], lines: int) -> None:
+    found, journal = whole
+    (tmp_path / "journal.jsonl").write_bytes(b"".join(journal[:lines]))
+    resumed = world(tmp_path, *MADE, resume=True).go()
+    assert resumed.baseline.plan == found.baseline.plan
+    assert resumed.best.plan == found.best.plan
+    assert ended(journal) == ended((tmp_path / "journal.jsonl").read_bytes().splitlines())
 
 
 def ended(lines: list[bytes]) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +13,7 @@ import pytest
 
 from autoopt.errors import Interrupted
 from autoopt.events import Event
-from autoopt.records import Change, JsonDict, Operator, Peaks, Plan, StopReason, Verdict
+from autoopt.records import Change, JsonDict, Operator, Peaks, Plan, StopReason, Trial, Verdict
 from autoopt.records.messages import Block
 from autoopt.search.ablate import held_together
 from autoopt.search.accept.evidence import FEWEST_SEEDS
@@ -19,7 +21,7 @@ from autoopt.search.outcome import Outcome
 from autoopt.search.verify import FRESH_SEEDS
 from autoopt.setup import Setup
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
-from autoopt.strategy import Applies, Case, Risk, Strategy
+from autoopt.strategy import MOST_SETTINGS, Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm, NoiseModel
 from simulated import STEPS, TARGET, World, product, strategy, verdicts
 
@@ -206,6 +208,44 @@ def test_no_change_of_training_is_tried_where_the_users_target_is_out_of_the_bud
     assert "--budget 56m would do" in found.reason
     assert all("warm_up" not in plan.names() for plan, _ in world.runner.trained)
     assert all(not trial.companions for trial in outcome.state.trials)
+
+
+# What is asked of one strategy, and what it is answered.
+
+
+class Asking(Strategy):
+    """Asks for each setting twice, for as long as it is answered, and keeps the answers."""
+
+    name = "asking"
+
+    def __init__(self) -> None:
+        self.answers: list[Trial | None] = []
+
+    def settings(self, case: Case) -> Generator[dict[str, Any], Trial | None, None]:
+        for number in itertools.count():
+            self.answers.append((yield {"number": number // 2}))
+
+    def apply(self, setup: Setup, setting: dict[str, Any]) -> Setup:
+        return setup.with_flags(asking=setting["number"])
+
+
+def test_a_strategy_that_asks_without_end_is_stopped_and_told_of_each_trial(tmp_path: Path) -> None:
+    """Every other setting it has asked for before: that is not tried again, and answered with None."""
+    asking = Asking()
+    outcome = World(tmp_path, asking, speed=product({"asking": 0.75}), budget=36000.0).go()
+    tried = [trial for trial in outcome.state.trials if trial.strategy == "asking"]
+    assert [trial.setting["number"] for trial in tried] == list(range(MOST_SETTINGS // 2))
+    assert len(asking.answers) == MOST_SETTINGS
+    assert asking.answers[::2] == tried
+    assert asking.answers[1::2] == [None] * (MOST_SETTINGS // 2)
+    assert set(verdicts(outcome)["asking"]) <= {Verdict.HARMFUL, Verdict.NO_GAIN}
+
+
+def test_no_more_of_a_list_is_tried_either(tmp_path: Path) -> None:
+    settings = tuple({"number": number} for number in range(MOST_SETTINGS + 5))
+    listed = strategy("listed", settings=settings)
+    outcome = World(tmp_path, listed, speed=product({"listed": 0.8}), budget=36000.0).go()
+    assert [trial.setting for trial in outcome.state.trials] == list(settings[:MOST_SETTINGS])
 
 
 # The whole loop in simulated time on a workload whose ceiling is known.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cache
 from statistics import fmean
 from typing import Any
 
@@ -78,9 +77,7 @@ def test_a_broken_change_is_not_passed_by_probes(name: str, judged: Judged) -> N
 def test_an_honest_change_passes_and_says_what_that_rests_on(name: str, level: str, judged: Judged) -> None:
     plan, found = judged.level(name)
     assert (found.level, found.passed) == (level, True), found.detail
-    assert found.step_penalty is not None
     assert 1.0 <= found.step_penalty.low <= found.step_penalty.value <= found.step_penalty.high < 1.05
-    assert found.bias_bound is not None
     assert 0.0 < found.bias_bound <= 0.2
     assert "across the end of an epoch" in found.rests_on
     assert "the last steps of a training of 256" in found.rests_on
@@ -102,34 +99,24 @@ def test_the_same_plan_again_is_identical_with_its_own_evaluation(judged: Judged
 # The GPU cases on a simulated device: what brings most is found, though each start costs seconds.
 
 
-@cache
-def found(name: str, minutes: int, seed: int = 0) -> dict[str, Any]:
-    """What a run of so many minutes comes to."""
-    return run(next(case for case in GPU_CASES if case.name == name), 60.0 * minutes, seed)
-
-
 @pytest.mark.parametrize("minutes", [8, 30])
 def test_most_of_what_there_is_is_found(minutes: int) -> None:
     """One seed of each case: any single one may miss a change, all of them together do not."""
-    runs = [found(case.name, minutes) for case in GPU_CASES]
-    assert all(each["share"] > 0.2 for each in runs)
-    assert fmean(each["share"] for each in runs) > 0.5
-    assert all(trial["minute"] <= minutes for each in runs for trial in each["trials"])
-    assert all(each["seconds"] <= 60.0 * minutes for each in runs), "no plan is made that there is no time to test"
-
-
-def test_what_takes_a_minute_to_start_does_not_keep_the_rest_from_its_proof() -> None:
-    """Eight minutes: compiled for 50 s in each process, the stack could not be proved; without that it is."""
-    assert "amp" in found("gpt2", 8)["plan"]
+    runs = {case.name: run(case, 60.0 * minutes, 0) for case in GPU_CASES}
+    assert all(each["share"] > 0.2 for each in runs.values())
+    assert fmean(each["share"] for each in runs.values()) > 0.5
+    assert all(trial["minute"] <= minutes for each in runs.values() for trial in each["trials"])
+    assert all(each["seconds"] <= 60.0 * minutes for each in runs.values()), "each plan can be tested in the time"
+    if minutes == 8:  # compiled for 50 s in each process, the stack could not be confirmed; without that it is
+        assert "amp" in runs["gpt2"]["plan"]
+    else:
+        assert "matmul_precision" not in runs["resnet50"]["plan"], "it is of no use beside another"
 
 
 def test_what_was_trained_beside_the_baseline_has_the_rest_of_the_time_for_its_proof() -> None:
     """The time of a training that had been made was kept back for it: two pairs of processes, and 93 s unused."""
-    assert sum("amp" in found("llm_fit", 8, seed)["plan"] for seed in range(8)) >= 5
-
-
-def test_what_is_no_use_beside_another_is_not_kept_with_it() -> None:
-    assert "matmul_precision" not in found("resnet50", 30)["plan"]
+    (case,) = (each for each in GPU_CASES if each.name == "llm_fit")
+    assert sum("amp" in run(case, 480.0, seed)["plan"] for seed in range(8)) >= 5
 
 
 # The benchmark of predictions: its cases fit the registry, and its table says what its documents hold.
