@@ -214,7 +214,6 @@ def test_another_revision_runs_on_the_lattice_that_a_document_has(tmp_path: Path
     state = from_document(tmp_path / "new.jsonl", {"examples": {"digits": found}})
     assert [reading["seconds"] for reading in state.of("digits", "lattice")] == [5.0]
     setup = state.one("digits", "setup")
-    assert setup is not None
     assert setup["points"] == 1
     assert state.of("digits", "again")
     assert not state.of("digits", "autoopt")

@@ -68,6 +68,4 @@ def alone(start: Start, name: str = "accumulating", steps: int = 12) -> list[flo
 
 @pytest.fixture
 def two(start: Start) -> LocalTrial:
-    group = start()
-    assert isinstance(group, LocalTrial)
-    return group
+    return start()
