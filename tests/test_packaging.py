@@ -27,8 +27,7 @@ PACKAGES = {
 @pytest.fixture(scope="module")
 def project() -> dict[str, Any]:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    table: dict[str, Any] = tomllib.loads(text)["project"]
-    return table
+    return tomllib.loads(text)["project"]
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,6 @@ def test_trains_as_it_does_by_itself(tmp_path: Path) -> None:
     metrics = theirs.evaluate()
     ours = trainer(tmp_path)
     workload = adapt(ours)
-    assert workload is not None
     run = Training(workload, device="cpu", seed=0)
     for batches in run:
         run.step(batches)

@@ -30,12 +30,8 @@ CELLS = (
 )
 
 
-def executed(cells: tuple[str, ...], *names: str) -> dict[str, Any]:
-    return dict.fromkeys(names, 1)
-
-
 def test_a_module_holds_what_the_function_needs_and_nothing_that_ran(tmp_path: Path) -> None:
-    namespace = executed(CELLS, "build", "Model", "scale", "SIZE", "table", "rate", "tau", "trained")
+    namespace = dict.fromkeys(("build", "Model", "scale", "SIZE", "table", "rate", "tau", "trained"), 1)
     source = module_source("build", CELLS, namespace)
     for left_out in ("raise", "get_ipython", "trained", "optimize", "json"):
         assert left_out not in source.partition('"""\n\n')[2]

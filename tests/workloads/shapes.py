@@ -101,6 +101,3 @@ def scheduled() -> autoopt.Workload:
 
 def no_target_value() -> autoopt.Workload:
     return made(target=autoopt.Target("accuracy"), max_epochs=10)
-
-
-SHAPES = (own_sampler, stream, dict_batch, scheduled, no_target_value)

@@ -28,8 +28,7 @@ class Net(nn.Module):
         x = self.embedding(x)
         for block in self.blocks:
             x = block(x)
-        answer: torch.Tensor = self.head(x.mean(1))
-        return answer
+        return self.head(x.mean(1))
 
 
 def texts(samples: int, seed: int, classes: int) -> TensorDataset:
