@@ -221,7 +221,7 @@ def test_mixed_precision_is_not_for_a_loss_of_low_probabilities() -> None:
     assert AMP.inspect(
         SimpleNamespace(
             setup=SimpleNamespace(precision=SimpleNamespace(dtype=None)),
-            training=SimpleNamespace(scaler=None, takes_probabilities=True),
+            training=SimpleNamespace(scaler=None, takes_probabilities=True, model=nn.Linear(1, 1)),
             device=SimpleNamespace(kind="cuda"),
         )
     ) == {"probabilities": "low"}
