@@ -9,12 +9,13 @@ With messages between processes it forecasts the throughput that other numbers o
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
+import networkx as nx
 import numpy as np
 
 from autoopt.records import Contention, Estimate, EstimateKind, Resource, Round, Simulation, Stage
@@ -343,12 +344,13 @@ class Pipeline:
                 return "device"
             return "process" if stage.resource is not Resource.LINK or known.blocking_copy else "link"
 
-        lanes: dict[str, list[Stage]] = defaultdict(list)
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        latest: dict[str, str] = {}
         for stage in self.stages:
             if stage.name in STEP and stage.seconds > 0:
-                lanes[lane(stage)].append(stage)
-        heaviest = max(lanes.values(), key=lambda chain: sum(stage.seconds for stage in chain), default=[])
-        return tuple(stage.name for stage in heaviest)
+                graph.add_edge(latest.get(lane(stage), ""), stage.name, seconds=stage.seconds)
+                latest[lane(stage)] = stage.name
+        return tuple(nx.dag_longest_path(graph, weight="seconds")[1:])
 
     def saving(self, name: str) -> float:
         """Seconds per step that would be saved if this stage cost nothing; of an interruption, all of it."""
