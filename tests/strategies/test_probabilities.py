@@ -81,7 +81,7 @@ def test_the_patch_gives_probabilities_in_full_precision(tmp_path: Path) -> None
 
 def test_a_double_model_computes_in_float32_and_takes_and_gives_double() -> None:
     plain = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1)).double()
-    single = in_float32(copy.deepcopy(plain))
+    single = in_float32(copy.deepcopy(plain)).double()  # as a script may say below the line that makes it
     x, counts = torch.randn(4, 3, dtype=torch.float64), torch.arange(3)
     losses = [model(x).square().sum() for model in (plain, single)]
     for loss in losses:
