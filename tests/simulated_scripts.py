@@ -28,6 +28,7 @@ class ScriptWorld(World):
         whole: by the strategies of a plan, those of its steps where nothing else is given; what no patch says takes
             as long as before.
         lose: strategies that end with another metric, which no probe sees.
+        break_: strategies whose patched run fails as it begins, which no probe sees either.
         seconds: of the untouched script's run.
     """
 
@@ -37,12 +38,13 @@ class ScriptWorld(World):
         *strategies: Any,
         whole: dict[str, float],
         lose: tuple[str, ...] = (),
+        break_: tuple[str, ...] = (),
         sites: Sites = SITES,
         seconds: float = 40.0,
         **more: Any,
     ) -> None:
         super().__init__(directory, *strategies, **{"speed": product(whole), **more})
-        self.whole, self.lose, self.seconds = whole, lose, seconds
+        self.whole, self.lose, self.break_, self.seconds = whole, lose, break_, seconds
         self.pairs: list[tuple[str, ...]] = []
         runner: Any = self.runner
         runner.base = TrialSpec(workload="train.py", script=ScriptSpec(command=("python", "train.py"), sites=sites))
@@ -64,6 +66,11 @@ class ScriptWorld(World):
         every: float | None = None,
     ) -> TrainedPair:
         self.pairs.append(plan.names())
+        if set(plan.names()) & set(self.break_):
+            self.clock.advance(1.0)
+            failure = TrialFailed("error", "Input type (float) and bias type (double) should be the same")
+            failure.side = 1
+            raise failure
         runs: list[TrainingRun] = []
         for side, each in enumerate((before, plan)):
             seconds = self.seconds / prod(self.whole.get(name, 1.0) for name in each.names())

@@ -148,6 +148,8 @@ def train_first(context: RunContext, other: Plan | None = None, speedup: float =
     whole = context.shown_by_whole_runs(other) if other is not None else None
     if other is not None and whole is not None and _whole_runs(context, other, whole, speedup):
         return
+    if other is not None and context.gate.trainings.failure(other):
+        return  # the baseline's waits for a plan that runs
     start = context.allocation.start_seconds
     due = context.probes_due(other, state.baseline)
     room = context.left() - start - due - reserve

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf, log
 
 from autoopt.events import Predicted, TrialEnded
-from autoopt.records import Change, Estimate, JsonDict, Plan, Speedup, Stop, StopReason, Trial, Verdict
+from autoopt.records import Change, Estimate, JsonDict, Plan, Quality, Speedup, Stop, StopReason, Trial, Verdict
 from autoopt.search.ablate import ablate
 from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.accept.gathering import UNPROBED
@@ -252,6 +252,10 @@ class Rounds:
             if doubtful is not None and context.gate.same_metric(candidate.plan, state.incumbent) is False:
                 evaluates = (each for each in candidate.changes if context.evaluates_in_other_batches(each))
                 doubtful = next(evaluates, doubtful[0]), doubtful[1]
+            failure = context.gate.trainings.failure(candidate.plan)
+            if failure is not None:
+                doubtful = candidate.change, Quality(method="not_tested", detail=f"it fails: {failure.reason}")
+            fails = failure is not None or (doubtful is not None and doubtful[1].detail.startswith(UNPROBED))
             if doubtful is None:
                 if self._refuted_by_probes(candidate):  # probed as it is, it comes before a plan that is not yet
                     confirmation = WholeRunConfirmation(context, candidate, hope)
@@ -281,14 +285,16 @@ class Rounds:
                 self._run_whole.add(candidate.plan.key)
                 state.first_time(candidate.changes)  # screened or not, it is known now
                 trial = confirmation.run()
+                if context.gate.trainings.failure(candidate.plan):
+                    continue
                 if trial.verdict is not Verdict.QUALITY_LOST or not candidate.companions or trial.quality is None:
                     return trial.verdict is Verdict.KEPT
                 doubtful = self._suspects.likeliest(candidate.changes, by_data=True), trial.quality
-            elif doubtful[1].detail.startswith(UNPROBED):
-                if len(candidate.members) > 1:
-                    names = [name for name, _ in candidate.members]
-                    aside.update(names[len(names) // 2 :])
-                    continue
+            if fails and len(candidate.members) > 1:
+                names = [name for name, _ in candidate.members]
+                aside.update(names[len(names) // 2 :])
+                continue
+            if fails:
                 doubtful = candidate.change, doubtful[1]
             change, strategy = doubtful[0], context.registry[doubtful[0].strategy]
             self._confirmations.tried(change.strategy)

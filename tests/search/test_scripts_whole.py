@@ -287,6 +287,22 @@ def test_a_short_run_confirms_what_is_promised_before_any_block_is_compared(tmp_
     assert outcome.speedup.headline.whole
 
 
+@pytest.mark.parametrize("fails", ["first", "third"])
+def test_a_patch_that_fails_is_run_once_and_what_runs_of_it_is_kept(tmp_path: Path, fails: str) -> None:
+    """Two failing runs and a training of the baseline for nothing took 88 of 240 s, and nothing was kept."""
+    brings = {"first": 1.5, "second": 1.3, "third": 1.2}
+    stages = dict(zip(brings, ("preparation", "forward", "optimizer"), strict=True))
+    promises = [promised(name, gain, stages[name]) for name, gain in brings.items()]
+    world = ScriptWorld(tmp_path, *promises, whole=brings, break_=(fails,), budget=400.0)
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {*brings} - {fails}
+    failing = [pair for pair in world.pairs if fails in pair]
+    assert failing[0] == world.pairs[0], "all of them at first"
+    assert len({*failing}) == len(failing)
+    assert any("float" in (trial.reason or "") for trial in outcome.state.trials)
+    assert outcome.speedup.end_to_end_verified
+
+
 def test_what_whole_runs_confirm_is_predicted_for_the_whole_run(tmp_path: Path) -> None:
     """Thirteen times faster steps were the prediction of runs that became 3.5 times faster, as their parts say."""
     thrice = promised("rows", 3.0, "forward")

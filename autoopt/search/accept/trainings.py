@@ -217,6 +217,9 @@ class Trainings:
         remember: bool,
     ) -> TrainedPair:
         known = {**key, "baseline": baseline.model_dump(), "plan": plan.model_dump(), "seed": seed}
+        failed = self.failure(plan)
+        if failed is not None:  # another run of it would fail alike
+            raise failed
         try:
             pair = self._steps.step("trainings", known, partial(run, baseline, plan), TrainedPair)
         except TrialFailed as failure:
