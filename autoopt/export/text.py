@@ -84,14 +84,10 @@ class Code:
     text: str
 
 
-class _Given:
-    """See ``GIVEN``."""
-
-
-GIVEN = _Given()
+GIVEN = Code("")
 """Known not to be None, and nothing more: the name stays."""
 
-Known = Mapping[str, "Code | _Given | bool | int | float | str | Sequence[Code] | Mapping[str, Code] | None"]
+Known = Mapping[str, "Code | bool | int | float | str | Sequence[Code] | Mapping[str, Code] | None"]
 """Meanings of dotted names: a constant, code, a list of code (for loops), keywords (for calls), ``GIVEN``."""
 
 
@@ -175,9 +171,9 @@ class _Folder(cst.CSTTransformer):
     def _filled(self, original_node: _Kept, updated_node: _Kept) -> cst.BaseExpression:
         name = _dotted(original_node) or ""
         context = self.get_metadata(ExpressionContextProvider, original_node, None)
-        if name not in self._known or context is not ExpressionContext.LOAD:
+        value = self._known.get(name, GIVEN)
+        if value is GIVEN or context is not ExpressionContext.LOAD:
             return updated_node
-        value = self._known[name]
         if isinstance(value, Code):
             return cst.parse_expression(value.text)
         if value is None or isinstance(value, (bool, int, float, str)):
@@ -235,7 +231,7 @@ class _Folder(cst.CSTTransformer):
         (target,) = updated_node.comparisons[:1]
         negated = isinstance(target.operator, cst.IsNot)
         left, right = _value(updated_node.left), _value(target.comparator)
-        if isinstance(self._known.get(_dotted(original_node.left) or ""), (Code, _Given)):
+        if isinstance(self._known.get(_dotted(original_node.left) or ""), Code):
             left = Code
         if right is not None or left is _UNKNOWN or not (negated or isinstance(target.operator, cst.Is)):
             return updated_node
@@ -256,7 +252,7 @@ class _Folder(cst.CSTTransformer):
             if isinstance(keywords, Mapping):
                 each = [(cst.Name(key), cst.parse_expression(code.text)) for key, code in keywords.items()]
                 arguments += [cst.Arg(expression, keyword=key) for key, expression in each]
-            elif isinstance(value, (Code, _Given)) or value is _UNKNOWN or _value(updated.value) != value:
+            elif isinstance(value, Code) or value is _UNKNOWN or _value(updated.value) != value:
                 arguments.append(updated)
         if len(arguments) == len(original_node.args) and all(
             one is two for one, two in zip(arguments, updated_node.args, strict=True)
@@ -309,8 +305,7 @@ class _Folder(cst.CSTTransformer):
 
     def _left_out(self, target: cst.BaseExpression) -> bool:
         """Whether nobody reads what is assigned, since its value is filled in where it is read."""
-        name = _dotted(target) or ""
-        return name in self._known and not isinstance(self._known[name], _Given)
+        return self._known.get(_dotted(target) or "", GIVEN) is not GIVEN
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> Any:
         name = f"self.{original_node.name.value}"

@@ -176,13 +176,9 @@ class ScriptProcess:
         from autoopt.script.process import Script
 
         stops = self._server is not None
+        start = {"path": self._path, "early": self._early}
         self._script = Script(
-            self.orders.spec,
-            stops=stops,
-            path=self._path,
-            early=self._early,
-            imports_seconds=imports,
-            imports=self._imports,
+            self.orders.spec, stops=stops, start=start, imports_seconds=imports, imports=self._imports
         )
         if self._server is not None:
             self._server.found(self._script)

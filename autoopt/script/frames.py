@@ -253,9 +253,9 @@ class ImportClock:
         return self.seconds
 
 
-def import_sites(*clocks: ImportClock) -> tuple[Site, ...]:
+def import_sites(clock: ImportClock) -> tuple[Site, ...]:
     """The lines whose imports take longest, the longest first."""
-    lines = [each for clock in clocks for each in clock.lines.items()]
+    lines = clock.lines.items()
     reported = [each for each in lines if each[1] >= LEAST and each[0][3].split(".")[0] not in NEEDED]
     reported.sort(key=lambda each: -each[1])
     return tuple(

@@ -27,12 +27,13 @@ _LARGER = re.compile(
     re.I,
 )
 _SPECIAL = re.compile(r"\\[a-zA-Z]|\.[*+?]+|[\^$|?*+\[\]{}]+")
-_TRACKERS = {
-    "torch.utils.tensorboard": ("SummaryWriter.add_scalar",),
-    "wandb": ("log",),
-    "mlflow": ("log_metric", "log_metrics"),
-}
-"""Functions that are given a metric, by module."""
+_TRACKERS = (
+    ("torch.utils.tensorboard", "SummaryWriter.add_scalar"),
+    ("wandb", "log"),
+    ("mlflow", "log_metric"),
+    ("mlflow", "log_metrics"),
+)
+"""Functions that are given a metric, with their modules."""
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 LEAST_EVALUATIONS = 2
 """Evaluations that must have printed the same line: in one alone, a counter looks like anything else, unless its words
@@ -120,8 +121,8 @@ def overhear(line: Callable[[str], None], tracked: Callable[[str, float], bool] 
         if number is not None and not (tracked is not None and tracked(key, number)):
             line(f"{key}: {number}")
 
-    for module in _TRACKERS:
-        when_imported(module, functools.partial(_listen_to_tracker, module, tell))
+    for module, path in _TRACKERS:
+        when_imported(module, functools.partial(_listen_to_tracker, module, path, tell))
     for module in _LIGHTNING:
         when_imported(module, functools.partial(_listen_to_lightning, module, tell))
 
@@ -134,17 +135,14 @@ def _finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _listen_to_tracker(module: str, tell: Callable[[str, Any], None]) -> None:
-    for owner, _, method in (path.rpartition(".") for path in _TRACKERS[module]):
-        target = getattr(sys.modules[module], owner, None) if owner else sys.modules[module]
-        if hasattr(target, method):
-            _listen_to(target, method, tell)
+def _listen_to_tracker(module: str, path: str, tell: Callable[[str, Any], None]) -> None:
+    owner, _, name = path.rpartition(".")
+    target = getattr(sys.modules[module], owner, None) if owner else sys.modules[module]
+    plain: Any = getattr(target, name, None)
+    if plain is None:
+        return
 
-
-def _listen_to(owner: Any, name: str, tell: Callable[[str, Any], None]) -> None:
-    plain = getattr(owner, name)
-
-    @in_place_of(owner, name)
+    @in_place_of(target, name)
     def listening(*args: Any, **kwargs: Any) -> Any:
         values = [*args, *kwargs.values()]
         for value, following in zip(values, [*values[1:], None], strict=True):

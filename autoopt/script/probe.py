@@ -58,7 +58,6 @@ class ScriptRecorder(Recorder, Watcher):
         super().__init__(training)
         self._rounds = gradients or DRAWN  # however long they take: both plans must come to the same batches
         self.session, self.hooks = training.session, training.script.hooks
-        self._roles = training.script.hooks.roles
         self._given, self._pass_steps = False, 1  # of a loader of the training; the first step of all came before
         self._labels, self._own_loss = True, False
         self._pass = 0  # over the training loaders
@@ -117,7 +116,7 @@ class ScriptRecorder(Recorder, Watcher):
     # what the torch hooks tell
 
     def loader_opened(self, loader: Any) -> None:
-        if self._roles.of(loader) and self.keys[self._pass :] not in ([], [set()]):
+        if self.hooks.roles.of(loader) and self.keys[self._pass :] not in ([], [set()]):
             self._pass += 1
             self._pass_steps = 0
 

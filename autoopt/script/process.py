@@ -19,7 +19,7 @@ from autoopt.benchmark.fingerprint import digests, same_draws
 from autoopt.benchmark.losses import LossHead, loss_head, takes_probabilities
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import epoch_start, excess
-from autoopt.records import RunParts, Sites
+from autoopt.records import JsonDict, RunParts, Sites
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applicable import added_up
@@ -174,25 +174,16 @@ class Script:
     Args:
         spec: the trial's; ``spec.script.sites`` None has it watched.
         stops: whether it stops at steps' ends for its parent; False trains for real.
-        path, early: see :class:`~autoopt.records.Sites`.
+        start: ``path`` and ``early``, see :class:`~autoopt.records.Sites`.
         imports_seconds: of the interpreter and its imports up to torch; None where they were not the script's own.
-        imports: the clock of imports that began before torch's.
+        imports: the clock of imports, which stands still.
     """
 
     def __init__(
-        self,
-        spec: TrialSpec,
-        *,
-        stops: bool = True,
-        path: tuple[str, ...] = (),
-        early: tuple[str, ...] = (),
-        imports_seconds: float | None = None,
-        imports: ImportClock | None = None,
+        self, spec: TrialSpec, *, stops: bool, start: JsonDict, imports_seconds: float | None, imports: ImportClock
     ) -> None:
         assert spec.script is not None
-        self._start = {"path": path, "early": early}
-        self.imports_seconds = imports_seconds
-        self._imports, self._early_imports = ImportClock(), imports or ImportClock()
+        self._start, self.imports_seconds, self._imports = start, imports_seconds, imports
         self.spec, self.command = spec, spec.script
         sites = spec.script.sites
         self.session = Session(
@@ -231,6 +222,7 @@ class Script:
         Applying(self.hooks, spec, self.setup, compared=stops).install()
         self.hooks.install()
         if self.observer is not None:
+            self._imports.seconds = 0.0
             self._imports.start()
         self.session.began = perf_counter()  # what listening itself has imported is no part of the script's start
 
@@ -254,7 +246,7 @@ class Script:
             assert self.command.sites is not None
             return self.command.sites
         found = self.observer.sites(self.command.command)
-        sites = (*found.sites, *import_sites(self._early_imports, self._imports))
+        sites = (*found.sites, *import_sites(self._imports))
         return found.model_copy(update={**self._start, "sites": sites})
 
     @property

@@ -6,13 +6,12 @@ import ast
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 
 from autoopt.export.inline import Inliner, NotExportable
 from autoopt.export.script_patch.source import NoHonestEditError, entry_of
 from autoopt.records import Sites
-
-_NAMES = ("prepared", "prepared_data", *(f"prepared_{number}" for number in range(2, 100)))
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,7 @@ def added_file(sites: Sites) -> AddedFile:
     folder, package = Path(entry).parent, ""
     if "-m" in sites.command[:-1] and folder != Path():  # found from the folder of the command
         package = ".".join(folder.parts) + "."
-    for name in _NAMES:
-        path = folder / name
-        if not any((Path(sites.cwd) / other).exists() for other in (path, path.with_suffix(".py"))):
-            return AddedFile(path.with_suffix(".py").as_posix(), package + name)
-    raise NoHonestEditError(f"{folder} holds {len(_NAMES)} files named prepared")
+    names = chain(("prepared", "prepared_data"), (f"prepared_{number}" for number in count(2)))
+    free = (name for name in names if not any(Path(sites.cwd, folder, name + end).exists() for end in ("", ".py")))
+    name = next(free)
+    return AddedFile((folder / f"{name}.py").as_posix(), package + name)

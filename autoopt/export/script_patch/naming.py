@@ -97,12 +97,10 @@ def named_there(source: Source, site: Site) -> tuple[Spot, str] | None:
         assigned = [n for n, r in ranges if r.start.line <= site.line and site.end_line <= r.end.line]
         return _target(source, assigned[0], held) if len(assigned) == 1 else None
     try:
-        spot = source.spot(made)
+        statement = source.spot(made).statement
     except NoHonestEditError:
         return None
-    if not isinstance(spot.statement, cst.SimpleStatementLine):
-        return None
-    assign = spot.statement.body[0]
+    assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     if not isinstance(assign, (cst.Assign, cst.AnnAssign)):
         return None
     whole = _whole(source, made) is assign.value
