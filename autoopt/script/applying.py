@@ -314,7 +314,8 @@ class Applying(Watcher):
         if any(site.options.get("collate_fn") == collate for site in alike):
             self._around = tuple(each for each in self.setup.collate if isinstance(each, Wrap) and each.evaluation)
         if self.setup.dataset and alike:
-            own_batches = bool(options.get("collate_fn") or self.setup.collate)
+            replaced = "collate_fn" in self.setup.loader and options.get("collate_fn")
+            own_batches = bool(replaced or self.setup.collate)
             transforms = [each for each in self.setup.dataset if not (own_batches and isinstance(each, Wrap))]
             wrapped = any(isinstance(each, Wrap) for each in transforms)
             with kept_random_state():

@@ -195,6 +195,19 @@ TABLE = {
         ),
         alike=True,
     ),
+    "samples for evaluation, whose batches it makes itself": Row(
+        (KEPT,),
+        (
+            f"{ADDED}KeptSamples",
+            f"-    loader = {LOADER}",
+            "-    test_loader = DataLoader(test_set, batch_size=10, collate_fn=list)",
+            "+    loader = DataLoader(KeptSamples(train_set), batch_size=7, shuffle=True)",
+            "+    test_loader = DataLoader(KeptSamples(test_set), batch_size=10, collate_fn=list)",
+        ),
+        edits={"DataLoader(test_set, batch_size=10)": "DataLoader(test_set, batch_size=10, collate_fn=list)"},
+        length=110,
+        alike=True,
+    ),
     "set on the way, for both": Row(
         (KEPT,),
         (

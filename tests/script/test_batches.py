@@ -229,12 +229,13 @@ def test_seeds_that_were_known_before_draw_what_was_not() -> None:
     assert all(a != b for a, b in zip(found[1], found[2], strict=True)), "and so is another trial"
 
 
+@pytest.mark.parametrize("command", [("alike.py",), ("alike.py", "own")])
 def test_an_evaluation_reads_samples_of_the_training_s_class_as_a_patch_has_it(
-    start_script: StartScript, tmp_path: Path
+    start_script: StartScript, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    sites = start_script.watch("alike.py", steps=12)
+    sites = start_script.watch(*command, steps=12)
     keep = Change(strategy="prepared_samples", setting={"form": "samples", "where": "memory"})
-    process = start_script("alike.py", sites=sites, plan=Plan(changes=(keep,)))
+    process = start_script(*command, sites=sites, plan=Plan(changes=(keep,)))
     process.call("autoopt.benchmark.tasks:evaluations", timeout=60.0, count=3, seconds=60.0, stage="evaluate")
     read = re.findall(r"read (\d+)", (tmp_path / "script.log").read_text())
     assert read[-1] == read[-2] == str(32 + 16)

@@ -1,7 +1,10 @@
-"""Trains and evaluates on datasets of one class; prints how many samples it has read."""
+"""Trains and evaluates on datasets of one class, whose batches the evaluation may make itself (``own``); prints how
+many samples it has read."""
+
+import sys
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 
 class Rows(Dataset):
@@ -19,7 +22,8 @@ class Rows(Dataset):
 
 
 loader = DataLoader(Rows(32), batch_size=8, shuffle=True)
-test_loader = DataLoader(Rows(16), batch_size=8)
+own = {"collate_fn": lambda batch: default_collate(batch)} if "own" in sys.argv else {}
+test_loader = DataLoader(Rows(16), batch_size=8, **own)
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(200):

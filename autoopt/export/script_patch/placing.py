@@ -346,7 +346,8 @@ class Placing:
             source = self.edits(site.file).source
             call = self._call(source, site)
             named = given(call, DATALOADER_POSITIONS)
-            if "dataset" not in named or "collate_fn" in named:
+            # single samples pass to whatever makes batches of them; an edit that makes them itself takes its place
+            if "dataset" not in named or ("collate_fn" in named and "collate_fn" in edit.arguments):
                 raise NoHonestEditError(f"{site.file}:{site.line} makes batches in a way of its own")
             self._wrap(edit, source, call, "dataset")
         self._arguments(Edit("evaluation", arguments=edit.arguments), site)
