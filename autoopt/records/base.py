@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
+from functools import cached_property
 from typing import Literal
 
 from autoopt.records.record import JsonDict, Record, StrEnum
@@ -105,7 +106,7 @@ class Plan(Record):
     def names(self) -> tuple[str, ...]:
         return tuple(change.strategy for change in self.changes)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The plan as text: equal for equal plans, and usable as a dictionary's key."""
         return self.model_dump_json()
