@@ -248,14 +248,20 @@ class Rounds:
             confirmation = WholeRunConfirmation(context, candidate, hope)
             if not confirmation.fits:
                 return False
-            doubtful = self._suspects.most_doubtful(candidate)
-            if doubtful is not None and context.gate.same_metric(candidate.plan, state.incumbent) is False:
-                evaluates = (each for each in candidate.changes if context.evaluates_in_other_batches(each))
-                doubtful = next(evaluates, doubtful[0]), doubtful[1]
             failure = context.gate.trainings.failure(candidate.plan)
+            doubtful: tuple[Change, Quality] | None
             if failure is not None:
                 doubtful = candidate.change, Quality(method="not_tested", detail=f"it fails: {failure.reason}")
+            else:
+                doubtful = self._suspects.most_doubtful(candidate)
+                if doubtful is not None and context.gate.same_metric(candidate.plan, state.incumbent) is False:
+                    evaluates = (each for each in candidate.changes if context.evaluates_in_other_batches(each))
+                    doubtful = next(evaluates, doubtful[0]), doubtful[1]
             fails = failure is not None or (doubtful is not None and doubtful[1].detail.startswith(UNPROBED))
+            if fails and len(candidate.members) > 1:
+                names = [name for name, _ in candidate.members]
+                aside.update(names[len(names) // 2 :])
+                continue
             if doubtful is None:
                 if self._refuted_by_probes(candidate):  # probed as it is, it comes before a plan that is not yet
                     confirmation = WholeRunConfirmation(context, candidate, hope)
@@ -290,11 +296,7 @@ class Rounds:
                 if trial.verdict is not Verdict.QUALITY_LOST or not candidate.companions or trial.quality is None:
                     return trial.verdict is Verdict.KEPT
                 doubtful = self._suspects.likeliest(candidate.changes, by_data=True), trial.quality
-            if fails and len(candidate.members) > 1:
-                names = [name for name, _ in candidate.members]
-                aside.update(names[len(names) // 2 :])
-                continue
-            if fails:
+            elif fails:
                 doubtful = candidate.change, doubtful[1]
             change, strategy = doubtful[0], context.registry[doubtful[0].strategy]
             self._confirmations.tried(change.strategy)
@@ -527,17 +529,20 @@ def _less(every: Sequence[Proposal], refused: Change, case: Case) -> list[Propos
     for each in every:
         if each.strategy.name != refused.strategy:
             found.append(each)
-        elif each.setting == refused.setting:
-            settings = list[JsonDict]()
-            for setting, answer in conversation(each.strategy, case):
-                settings.append(setting)
-                answer(None)
-            later = settings[settings.index(each.setting) + 1 :] if each.setting in settings else []
-            milder = next((one for one in later if one.items() < each.setting.items()), later[0] if later else {})
+        elif each.setting == refused.setting and (milder := _next_setting(each.strategy, refused.setting, case)):
             with suppress(*PLUGIN_ERRORS):
-                if milder:
-                    found.append(Proposal(each.strategy, predict(each.strategy, case, milder), milder))
+                found.append(Proposal(each.strategy, predict(each.strategy, case, milder), milder))
     return found
+
+
+def _next_setting(strategy: Strategy, refused: JsonDict, case: Case) -> JsonDict:
+    """A strategy's setting after a refused one: one that is a part of that, else the next; empty without one."""
+    settings = list[JsonDict]()
+    for setting, answer in conversation(strategy, case):
+        settings.append(setting)
+        answer(None)
+    later = settings[settings.index(refused) + 1 :] if refused in settings else []
+    return next((one for one in later if one.items() < refused.items()), later[0] if later else {})
 
 
 def _refuses(trial: Trial) -> bool:
