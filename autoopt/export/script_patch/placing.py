@@ -503,10 +503,7 @@ class Placing:
             source = self.edits(site.file).source
             call = source.call(site, site.call)
             spot = source.spot(call)
-            tests = [source.code(each.test) for each in source.above(call) if isinstance(each, cst.If)]
-            mode = next((each.value for each in call.args if not each.keyword or each.keyword.value == "mode"), None)
-            says = mode is not None and source.code(mode) != "True"
-            if site.call in ANOMALIES and (says or any("__name__" not in test for test in tests)):
+            if site.call in ANOMALIES and not _always(source, call):
                 raise NoHonestEditError(f"{site.file}:{site.line} detects anomalies where your own setting says so")
             if source.alone(spot.statement) is call:
                 self.edits(site.file).remove(spot)
@@ -557,3 +554,12 @@ class Placing:
         text = re.sub(r"\{(call|called|arguments)\}", lambda found: code[found[1]], text)
         self.edits(file).replace(there[0], text)
         self.touched = source.place(source.line_of(there[0]).statement)
+
+
+def _always(source: Source, call: cst.Call) -> bool:
+    """Whether a call switches detection on whatever the script's own settings are."""
+    tests = [each.test for each in source.above(call) if isinstance(each, cst.If)]
+    if any("__name__" not in source.code(test) for test in tests):
+        return False
+    mode = next((each.value for each in call.args if each.keyword is None or each.keyword.value == "mode"), None)
+    return mode is None or source.code(mode) == "True"

@@ -118,11 +118,10 @@ class Amp(Strategy):
             model = SINGLE(model) if double else FULL(model) if probabilities else model
             return model if laid_out else to_channels_last(model)
 
-        wanted = ("bfloat16", "float16") if live.device.kind == "cuda" else ("bfloat16",)
-        wanted = ("float32",) if double else wanted
-        keys = {name: name if laid_out else f"{name}_channels_last" for name in wanted}
-        autocast = {name: None if double else getattr(torch, name) for name in wanted}
-        found = {key: live.ratio_with(changed, dtype=autocast[name]) for name, key in keys.items()}
+        low = {"bfloat16": torch.bfloat16} | ({"float16": torch.float16} if live.device.kind == "cuda" else {})
+        autocast: dict[str, Any] = {"float32": None} if double else low
+        layout = "" if laid_out else "_channels_last"
+        found = {f"{name}{layout}": live.ratio_with(changed, dtype=dtype) for name, dtype in autocast.items()}
         return found | ({"probabilities": "full"} if probabilities else {})
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
