@@ -96,7 +96,7 @@ SLOW = "        sum(float(number) for number in self.tensors[0][index] for _ in 
 
 
 def slow_script() -> str:
-    """``scripts/plain.py`` whose samples are looked at number by number, for nothing, in the line ``SLOW``."""
+    """``scripts/plain.py`` that reads samples one number at a time, for nothing, in the line ``SLOW``."""
     made = "class Data(TensorDataset):\n    def __getitem__(self, index):\n"
     made += f"{SLOW}        return super().__getitem__(index)\n\n\n"
     plain = Path(__file__).parents[1] / "scripts" / "plain.py"

@@ -228,7 +228,7 @@ def test_a_script_that_stops_its_clock_is_timed_from_outside(scripts: Path, laun
 
 @pytest.mark.slow
 def test_a_script_before_and_after_a_patch(scripts: Path, tmp_path: Path) -> None:
-    """Each sample is looked at number by number; the patch takes that out."""
+    """Each sample is read one number at a time; the patch takes that out."""
     text = slow_script()
     (scripts / "plain.py").write_text(text)
     lines = text.splitlines(keepends=True)
