@@ -200,7 +200,7 @@ class Setup:
         """Sets options of the validation DataLoader alone; those of ``with_loader`` hold for it where nothing is said.
 
         ``batch_size``, ``num_workers``, ``prefetch_factor``, ``persistent_workers``, ``pin_memory``,
-        ``multiprocessing_context``.
+        ``multiprocessing_context``; ``dataset``: a :class:`Wrap` around the validation's dataset.
         """
         return replace(self, evaluation=_frozen({**self.evaluation, **options}))
 

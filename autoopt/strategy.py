@@ -81,8 +81,8 @@ class Edit:
     the device; ``optimizer`` may have a line instead, an expression around its call, which is ``{call}`` in it;
     ``dataset`` and ``collate`` get one line, an expression in which ``{dataset}`` and ``{collate}`` stand
     for what the loader is given (``training_dataset``, ``training_collate``: that of the training alone, evaluation
-    reads as before; without a line the dataset's class is edited elsewhere, and evaluations that read it get the
-    ``arguments`` alone); ``model`` and
+    reads as before; ``evaluation_dataset``: that of the evaluation alone; without a line the dataset's class is edited
+    elsewhere, and evaluations that read it get the ``arguments`` alone); ``model`` and
     ``loader_made`` (the training's) get ``lines`` below the statement that makes it, in which ``{model}`` and
     ``{loader}`` stand for its name there; ``step`` gets them below the optimizer's step; ``start`` gets ``lines`` below
     the imports; ``left_out`` removes the statements that its ``lines`` name, as ``train.py:9 gc.collect``.
@@ -103,6 +103,7 @@ class Edit:
         "evaluation",
         "dataset",
         "training_dataset",
+        "evaluation_dataset",
         "collate",
         "training_collate",
         "moves",

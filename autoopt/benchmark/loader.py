@@ -224,18 +224,22 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
     if data is None:
         return None
     options = {name: value for name, value in setup.loader.items() if name in _OF_VALIDATION} | dict(setup.evaluation)
-    batch_size = options.pop("batch_size", None)
+    batch_size, wrap = options.pop("batch_size", None), options.pop("dataset", as_it_is)
     for name in sorted(set(options) - set(_OF_VALIDATION)):
         raise WorkloadError(
             f"an option {name!r} of the validation loader cannot be set by a plan",
-            hint=f"there are: batch_size, {', '.join(_OF_VALIDATION)}",
+            hint=f"there are: batch_size, dataset, {', '.join(_OF_VALIDATION)}",
         )
     if isinstance(data, DataLoader):
-        return rebuilt(data, data.dataset, options, batch_size, seed, "valid")
+        return rebuilt(data, wrap(data.dataset), options, batch_size, seed, "valid")
     size = batch_size or workload.batch_size
     if size is None and isinstance(workload.train_data, DataLoader):
         size = workload.train_data.batch_size
-    return loader_of_dataset(data, options, size or 32, seed, shuffle=False)
+    return loader_of_dataset(wrap(data), options, size or 32, seed, shuffle=False)
+
+
+def as_it_is(dataset: Any) -> Any:
+    return dataset
 
 
 def loader_of_dataset(dataset: Any, options: dict[str, Any], size: int | None, seed: int, *, shuffle: bool) -> Loader:

@@ -402,6 +402,10 @@ class Training:
     def metric_of(self, lines: list[Printed], known: Values) -> tuple[tuple[str, ...], Target | None, Values]:
         return (), self.workload.target, known
 
+    @property
+    def validation_data(self) -> Any:
+        return self.workload.valid_data
+
     def held_evaluations(self, count: int, seconds: float, stage: str) -> HeldEvaluations:
         evaluation, target, began = self.evaluation, self.workload.target, perf_counter()
         if stage != "evaluate":

@@ -16,7 +16,7 @@ from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import disturb, seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.whatif import ratio_with
+from autoopt.benchmark.whatif import freed_pages, ratio_with
 from autoopt.loading import importing, validation
 from autoopt.records import JsonDict
 from autoopt.records.facts import WorkloadFacts
@@ -131,6 +131,10 @@ class TrialContext:
     def ratio_with(self) -> Callable[..., float | None]:
         """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
         return partial(ratio_with, self.training)
+
+    def freed_pages(self) -> int | None:
+        """The most page faults of a step (``benchmark.whatif.freed_pages``)."""
+        return freed_pages(self.training)
 
     @property
     def target(self) -> float | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -145,6 +147,36 @@ def _turns(training: LiveTraining, plain: Callable[[], float], changed: Callable
     while len(ratios) < least or (len(ratios) < 30 and training.device.now() < end):  # more show nothing new
         ratios.append(1 / plain() * changed())
     return statistics.median(ratios)
+
+
+def freed_pages(training: LiveTraining) -> int | None:
+    """Pages that a step is given anew where all free memory has gone back to the system: the most page faults it has.
+
+    Which part of it goes back after a step differs from process to process of one program: glibc returns the end of its
+    heap, and what lies there is a matter of chance.
+
+    Returns:
+        Of forward and backward; None on another device, where the C library has no ``malloc_trim``, or where they fail.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None or training.device.kind != "cpu" or training.setup.compile is not None:
+        return None
+    batches = training.next()
+
+    def faults() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for batch in batches:
+            training.backward(training.forward(batch))
+        training.model.zero_grad(set_to_none=True)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    try:
+        with torch.random.fork_rng(devices=[]), kept_buffers(training.model):
+            faults()
+            trim(0)
+            return faults()
+    except Exception:  # whatever a user's model does not like about another step
+        return None
 
 
 def count_flops(training: LiveTraining) -> int:

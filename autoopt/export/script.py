@@ -119,11 +119,13 @@ def _changes(draft: Draft, facts: WorkloadFacts | None) -> dict[str, Any]:
     for part, word in PARTS.items():
         made = (draft.expression(item, f"a change of the {word}") for item in getattr(setup, part))
         plan[part] = [code for each in made for code in each]
+    wrap = setup.evaluation.get("dataset")
+    plan["valid_dataset"] = [] if wrap is None else draft.expression(wrap, "a change of the validation's dataset")
     of_loader = ("dataset", "loader_options", "batch_size", "collate", "sampler")
     optimizer = bool(plan["optimizer"] or plan["scheduler"] or plan["scales_rate"])
     return plan | {
         "changes_training_loader": any(plan[name] for name in of_loader),
-        "changes_validation_loader": bool(plan["valid_options"]),
+        "changes_validation_loader": bool(plan["valid_options"] or plan["valid_dataset"]),
         "configures": plan["changes_model"] or optimizer,
         "configures_optimizer": optimizer,
     }
@@ -181,7 +183,7 @@ def loader_options(draft: Draft, facts: WorkloadFacts | None, *, validation: boo
     options: dict[str, Any] = dict(draft.setup.loader)
     if validation:
         options = {name: value for name, value in options.items() if name in _OF_VALIDATION}
-        options |= draft.setup.evaluation
+        options |= {name: value for name, value in draft.setup.evaluation.items() if name != "dataset"}
     workers = options.get("num_workers")
     if workers is None and facts is not None:
         workers = facts.loader.num_workers

@@ -324,7 +324,11 @@ class Applying(Watcher):
             changed = {name: self.setup.loader[name] for name in READ_BY if wrapped and name in self.setup.loader}
             if transforms and self.setup.loader.get("num_workers") == 0:
                 changed["num_workers"] = 0
-        changed |= self.setup.evaluation
+        own = dict(self.setup.evaluation)
+        if "dataset" in own:
+            with kept_random_state():
+                options["dataset"] = own.pop("dataset")(options["dataset"])
+        changed |= own
         return consistent({**options, **changed}) if changed else options
 
     def loader_made(self, loader: Any) -> None:

@@ -14,7 +14,7 @@ import operator
 import random
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, MutableMapping, Sequence, Sized
+from collections.abc import Callable, Collection, MutableMapping, Sequence, Sized
 from time import perf_counter
 from typing import Any
 
@@ -120,6 +120,11 @@ class Roles:
     def dataset_changes(self) -> bool:
         """Whether the script has put other contents into a dataset of the training in between."""
         return any(loader in self._changed for loader in self.training)
+
+    def validating(self, lines: Collection[tuple[str, int]]) -> list[Any]:
+        """Loaders that evaluate what they were made with: they were seen to, or one of these lines has made them."""
+        made = ((loader, self.of(loader), line) for loader, line in self._lines.items() if loader not in self._changed)
+        return [loader for loader, role, line in made if role is False or (role is None and line in lines)]
 
     def of(self, loader: Any) -> bool | None:
         """Whether a loader serves training, by itself or by its line; None where neither is known."""

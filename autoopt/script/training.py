@@ -213,6 +213,13 @@ class ScriptTraining:
         return self.session.evaluations
 
     @property
+    def validation_data(self) -> Any:
+        sites = self.script.spec.script.sites if self.script.spec.script is not None else None
+        lines = {(site.file, site.line) for site in sites.of("loader_validation")} if sites is not None else set()
+        found = self.script.hooks.roles.validating(lines)
+        return found[0] if len(found) == 1 else None
+
+    @property
     def evaluation_seconds(self) -> tuple[float, ...]:
         return tuple(seconds_by_step(self.session.interruptions("evaluate")).values())
 

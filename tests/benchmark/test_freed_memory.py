@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,7 +31,7 @@ for keep in (False, True):
 
 
 def test_pages_of_large_tensors_are_asked_for_in_every_step_and_kept_where_that_is_wanted() -> None:
-    if not STRATEGY.inspect(None):
+    if not STRATEGY.inspect(SimpleNamespace(freed_pages=lambda: None)):
         pytest.skip("the C library is not glibc")
     done = subprocess.run([sys.executable, "-c", TOUCHED], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -56,6 +57,27 @@ def test_it_is_tried_where_new_pages_take_a_share_of_the_step() -> None:
     assert with_one is not None
     assert with_one.value > 1.1
     assert with_one.value > predicted.value > 1.0, "threads that compute are given their pages at once"
+
+
+def test_what_other_processes_may_give_back_counts_by_half() -> None:
+    """A process of 1 fault a step was watched; five of eight bare ones had 10,000, and took 1.4 times as long."""
+    import dataclasses
+
+    found = {"page_seconds": 1e-6, "allocator": "", "freed_pages": 40_000}
+    case = dataclasses.replace(sample_case("cpu", inspected={"allocator": found}), page_faults=1.0)
+    assert STRATEGY.applies(case)
+    between = STRATEGY.predict(case, {})
+    seen, most = (
+        STRATEGY.predict(dataclasses.replace(example_case(STRATEGY), page_faults=faults), {})
+        for faults in (1.0, 40_000.0)
+    )
+    assert None not in (between, seen, most)
+    assert seen.value < between.value < most.value
+    assert between.low <= seen.value
+    assert between.high >= most.value
+    few = {**found, "freed_pages": 10}
+    none = dataclasses.replace(sample_case("cpu", inspected={"allocator": few}), page_faults=1.0)
+    assert not STRATEGY.applies(none)
 
 
 @pytest.mark.parametrize(

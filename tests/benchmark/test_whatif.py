@@ -11,7 +11,7 @@ from torch import nn
 
 import autoopt
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.whatif import ratio_with, tried_within
+from autoopt.benchmark.whatif import freed_pages, ratio_with, tried_within
 from autoopt.setup import Setup
 
 
@@ -128,6 +128,25 @@ def test_nothing_more_is_tried_once_the_time_for_all_of_it_is_over() -> None:
     with tried_within(60.0):
         assert ratio_with(training_of(), thrice) == 3.0
     assert ratio_with(training_of(), thrice) == 3.0, "the limit is over with what it was for"
+
+
+def test_a_step_is_given_the_pages_anew_that_were_free() -> None:
+    class Wide(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) + torch.ones(3_000_000).sum()
+
+    training = training_of()
+    training.model[3] = Wide(8, 3)  # type: ignore[index]
+    before, drawn = {name: each.clone() for name, each in training.model.state_dict().items()}, torch.get_rng_state()
+    found = freed_pages(training)
+    if found is None:
+        pytest.skip("the C library has no malloc_trim")
+    assert found > 12_000_000 // 65_536
+    assert all(torch.equal(each, before[name]) for name, each in training.model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(parameter.grad is None for parameter in training.model.parameters())
+    training.setup = Setup().with_compile()
+    assert freed_pages(training) is None
 
 
 def test_a_slow_pass_takes_one_turn() -> None:

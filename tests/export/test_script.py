@@ -16,7 +16,7 @@ from autoopt.export.script import script
 from autoopt.export.targets import snippets
 from autoopt.records import Change, Plan
 from autoopt.records.facts import WorkloadFacts
-from autoopt.registry import Registry, Source
+from autoopt.registry import Registry, Source, load_strategies
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -81,6 +81,17 @@ def test_a_workload_trains_as_the_trial_does(row: str, tmp_path: Path) -> None:
     if "order" in row:
         assert expected[0] != trial_losses(spec_of(name), Plan(), REGISTRY)[0]
     assert ("# Twice the loss, twice the gradient." in made) == ("transform" in row), "comments come along"
+
+
+@pytest.mark.parametrize("name", ["plain", "own_loader", "odd_sampler"])
+def test_validation_samples_are_kept_as_in_the_trial(name: str, tmp_path: Path) -> None:
+    kept = Change(strategy="validation_loader", setting={"samples": {"where": "memory"}, "num_workers": 0})
+    plan, registry = Plan(changes=(kept,)), load_strategies()
+    module = loaded(script(spec_of(name), plan, registry, facts=facts_of(spec_of(name))), tmp_path)
+    assert script_losses(module, *SEEDED) == trial_losses(spec_of(name), plan, registry)
+    run = module.Run(module.arguments(["--device", "cpu"]))
+    assert type(run.valid.loader.dataset).__name__ == "KeptSamples"
+    assert type(run.loader.dataset).__name__ != "KeptSamples"
 
 
 @pytest.mark.parametrize("name", ["given_generator", "odd_sampler", "accumulating"])

@@ -334,6 +334,21 @@ def test_a_default_of_two_loaders_is_left_to_one_of_them(tmp_path: Path) -> None
     assert line_of(tmp_path, "valid = ").endswith("num_workers=3)")
 
 
+def test_kept_validation_samples_go_around_the_dataset_of_its_loader_alone(tmp_path: Path) -> None:
+    text = LOADER.replace("CALL", "DataLoader(list(range(8)), num_workers=opt.workers)")
+    text += "valid = DataLoader(list(range(4)), batch_size=2, num_workers=opt.workers)\n"
+    valid = sites_of(tmp_path, text, "valid = ", kind="loader_validation").sites
+    sites = sites_of(tmp_path, text, "loader = ")
+    sites = sites.model_copy(update={"sites": (*sites.sites, *valid)})
+    kept = {"samples": {"where": "memory", "workers": 2}, "num_workers": 0, "batch_size": 4}
+    patch = patched(sites, Change(strategy="validation_loader", setting=kept))
+    assert [row.how for row in patch.changes] == ["patched"]
+    line = line_of(tmp_path, "valid = ")
+    assert line == "valid = DataLoader(KeptSamples(list(range(4)), workers=2), batch_size=4, num_workers=0)"
+    assert "KeptSamples" not in line_of(tmp_path, "loader = ")
+    assert "class KeptSamples" in (tmp_path / "prepared.py").read_text()
+
+
 @pytest.mark.parametrize("kind", ["loader_training", "loader_validation"])
 def test_calls_on_one_line_are_told_apart_by_where_they_end(tmp_path: Path, kind: SiteKind) -> None:
     line = 'return data.DataLoader(train, shuffle="ü"), data.DataLoader(valid)'

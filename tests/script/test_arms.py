@@ -176,7 +176,8 @@ while True:
         optimizer.step()
     with torch.no_grad():
         error = sum(torch.nn.functional.mse_loss(model(x), y).item() for x, y in valid)
-    print("rate", optimizer.param_groups[0]["lr"], "workers", valid.num_workers, "error", error)
+    print("rate", optimizer.param_groups[0]["lr"], "workers", valid.num_workers, "error", error,
+          "reads", type(valid.dataset).__name__)
 """
 
 
@@ -186,6 +187,10 @@ def test_a_batch_its_rate_and_the_validation_loader_are_put_on(start_script: Sta
     assert sites.seeded is False
     larger = Change(strategy="batch_size", setting={"size": 32, "learning_rate_factor": 2.0, "warmup_steps": 0})
     apart = Change(strategy="validation_loader", setting={"num_workers": 1, "persistent_workers": True})
+    kept = Change(strategy="validation_loader", setting={"samples": {"where": "memory"}, "num_workers": 0})
+    with start_script("unseeded.py", sites=sites, plan=Plan(changes=(kept,))) as process:
+        process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=40)
+        assert "reads KeptSamples" in process.log.read_text()
     with start_script("unseeded.py", sites=sites, plan=Plan(changes=(larger, apart))) as process:
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=10)
         assert block["samples"] == 10 * 32

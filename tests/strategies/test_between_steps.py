@@ -285,6 +285,48 @@ def test_what_a_sample_waits_for_decides_whether_workers_or_large_batches_come_f
     assert not large, "one batch leaves workers nothing to share out"
 
 
+SAME = {"deterministic": True, "sample_seconds": 0.02, "sample_bytes": 1000, "hit": 0.01, "handing_seconds": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("found", "training", "kind", "calls", "offered"),
+    [
+        (SAME, {}, "Others", (), True),
+        (SAME, {"reason": "random"}, "Pictures", (0,), True),
+        (SAME, {"deterministic": True}, "Pictures", (), False),
+        (SAME, {"deterministic": True}, "Others", (), True),
+        (SAME, {}, "Others", (0, 1, 2), False),
+        ({"sample_seconds": 0.02}, {}, "Others", (), False),
+    ],
+    ids=["another class", "augmented training", "kept with the training's", "other class than kept", "made each time",
+         "random"],
+)  # fmt: skip
+def test_validation_samples_that_are_the_same_every_time_are_offered_to_be_kept(
+    found: dict[str, Any], training: dict[str, Any], kind: str, calls: tuple[int, ...], offered: bool
+) -> None:
+    loaders = (
+        Site(
+            file="train.py", line=line, end_line=line, function="main", kind=role, call="DataLoader", calls=made,
+            options={"batch_size": 64, "num_workers": 0, "dataset": name},
+        )
+        for line, role, name, made in (
+            (8, "loader_training", "Pictures", ()), (9, "loader_validation", kind, calls)
+        )
+    )  # fmt: skip
+    case = sample_case(run=RUN, inspected={"validation_loader": found, "prepared_samples": {"kept": training}})
+    sites = Sites(command=("python", "train.py"), cwd=".", sites=tuple(loaders))
+    case = with_stages(replace(case, sites=sites), preparation=1.28, evaluate=1.5)
+    (first, *others) = STRATEGY.settings(case)
+    assert ("samples" in first) is offered
+    if offered:
+        assert (first["samples"]["where"], first["num_workers"]) == ("memory", 0)
+        plain = promised(STRATEGY, case, {"batch_size": 256})
+        assert promised(STRATEGY, case, first).value > 1.5 * plain.value
+        assert all("samples" not in each for each in others if each.get("num_workers"))
+    else:
+        assert not any("samples" in each for each in others)
+
+
 @pytest.mark.parametrize(("kind", "less"), [("Pictures", True), ("Others", False)])
 def test_kept_samples_shorten_evaluations_that_read_the_same_class(kind: str, less: bool) -> None:
     """What they save was promised once more, by workers for an evaluation that reads nothing any more."""

@@ -151,6 +151,28 @@ def test_validation_has_a_loader_of_its_own() -> None:
         validation_loader(workload, Setup().with_evaluation(shuffle=True), 0)
 
 
+def test_kept_validation_samples_are_read_once() -> None:
+    class Read(Dataset[torch.Tensor]):
+        times = 0
+
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            Read.times += 1
+            return torch.full((2,), float(index))
+
+    for data in (Read(), DataLoader(Read(), batch_size=3)):
+        Read.times = 0
+        workload = dataclasses.replace(tiny_workload(), valid_data=data, evaluate=lambda model, batches: {"loss": 0.0})
+        setup = REGISTRY["validation_loader"].apply(Setup(), {"samples": {"where": "memory"}, "num_workers": 0})
+        made = validation_loader(workload, setup, 0)
+        twice = [torch.cat([*made.loader]) for _ in range(2)]
+        assert Read.times == 6
+        assert torch.equal(twice[0], twice[1])
+        assert twice[0][:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
 # Memory: what is computed again, and what the allocator is asked for.
 
 

@@ -130,8 +130,12 @@ def validation_loader(workload: Any) -> tuple[DataLoader[Any], Generators]:
     """The same for the validation data, in its own order."""
     own: Generators = {}
     data = workload.valid_data
-    if isinstance(data, DataLoader):
-        return loader_like(data, data.dataset, own, **plan.valid_options), own
+    theirs = data if isinstance(data, DataLoader) else None
+    data = data if theirs is None else theirs.dataset
+    for change in plan.valid_dataset:
+        data = change(data)
+    if theirs is not None:
+        return loader_like(theirs, data, own, **plan.valid_options), own
     own["workers"] = torch.Generator()
     if plan.valid_batch_size is not None:
         return DataLoader(data, generator=own["workers"], **plan.valid_options), own
@@ -154,8 +158,12 @@ def odd_validation_loader(workload: Any, seed: int) -> Loader:
     """The same for the validation data, in its own order."""
     data, options = workload.valid_data, dict(**plan.valid_options)
     size = options.pop("batch_size", None)
-    if isinstance(data, DataLoader):
-        return rebuilt(data, data.dataset, options, size, seed, "valid")
+    theirs = data if isinstance(data, DataLoader) else None
+    data = data if theirs is None else theirs.dataset
+    for change in plan.valid_dataset:
+        data = change(data)
+    if theirs is not None:
+        return rebuilt(theirs, data, options, size, seed, "valid")
     size = size or getattr(workload.train_data, "batch_size", None) or 32
     return loader_of_dataset(data, options, size, seed, shuffle=False)
 

@@ -67,7 +67,10 @@ def train_with(theirs: DataLoader[Any], own: dict[str, torch.Generator]) -> Data
 
 def validate_with(theirs: DataLoader[Any], own: dict[str, torch.Generator]) -> DataLoader[Any]:
     """The validation loader."""
-    return loader_like(theirs, theirs.dataset, own, **plan.valid_options)
+    dataset = theirs.dataset
+    for change in plan.valid_dataset:
+        dataset = change(dataset)
+    return loader_like(theirs, dataset, own, **plan.valid_options)
 
 
 training_loader = LoaderChange(train_with)
@@ -170,6 +173,8 @@ def optimized(trainer: Any) -> Any:
         for change in plan.dataset:
             dataset = change(dataset)
         trainer.train_dataset = dataset
+    for change in plan.valid_dataset:
+        trainer.eval_dataset = change(trainer.eval_dataset)
     if plan.scales_rate:
         create = trainer.create_optimizer
 

@@ -157,13 +157,17 @@ def _wraps(
     """What is put around the dataset or the collate function; ``only``: of the training alone."""
     for each in _added(old, new, at):
         if isinstance(each, Wrap):
-            options = "".join(f", {name}={literal(value)}" for name, value in each.options)
-            line = f"{each.name.rpartition(':')[2]}({{{at}}}{options})"
             # what is wrapped alike for evaluation is read alike
             arguments = {name: new.loader[name] for name in READ_BY if at == "dataset" and name in new.loader}
             # of a dataset: samples that only its batches complete
             alone = bool(_added(old, new, "collate")) if at == "dataset" else not each.evaluation
-            yield Edit(only if alone else at, (line,), parts=(each.name,), arguments=arguments)
+            yield Edit(only if alone else at, (_wrapped(each, at),), parts=(each.name,), arguments=arguments)
+
+
+def _wrapped(wrap: Wrap, what: str) -> str:
+    """The call that a wrap is, around ``{what}``."""
+    options = "".join(f", {name}={literal(value)}" for name, value in wrap.options)
+    return f"{wrap.name.rpartition(':')[2]}({{{what}}}{options})"
 
 
 def _of_setup(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
@@ -175,6 +179,9 @@ def _of_setup(old: Setup, new: Setup, sites: Sites) -> Iterator[Edit]:
     }
     for at, (before, after) in calls.items():
         arguments = {name: value for name, value in after.items() if before.get(name, _NONE) != value}
+        wrap = arguments.pop("dataset", None)
+        if wrap is not None:
+            yield Edit("evaluation_dataset", (_wrapped(wrap, "dataset"),), parts=(wrap.name,))
         if arguments:
             yield Edit(at, arguments=arguments)
     yield from _wraps("dataset", "training_dataset", old, new)

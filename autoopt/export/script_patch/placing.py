@@ -333,6 +333,12 @@ class Placing:
             if all(alike(site, each) for each in seen if same_call(each, other)):
                 self._where_written(Placing._evaluated, edit, other)
 
+    def _place_evaluation_dataset(self, edit: Edit) -> None:
+        """Wraps what the evaluation's loader is given as its dataset."""
+        site = self.site("loader_validation")
+        self._makes_no(site, "loader_training")
+        self._evaluated(edit, site)
+
     def _where_written(self, place: Callable[[Placing, Edit, Site], None], edit: Edit, site: Site) -> None:
         """Adds an edit at one more site; that does without where a user would not write it."""
         trial = self.on_trial()
@@ -382,7 +388,7 @@ class Placing:
             code = self._import(source, "torch.utils.data", "default_collate")
         for part in edit.parts:
             self.import_part(source, part)
-        text = edit.lines[0].replace(f"{{{edit.at.removeprefix('training_')}}}", code)
+        text = edit.lines[0].replace(f"{{{edit.at.removeprefix('training_').removeprefix('evaluation_')}}}", code)
         edits.argument(call, name, text, positions)
 
     def import_part(self, source: Source, part: str) -> str:

@@ -41,6 +41,8 @@ class ChannelsLast(Strategy):
             return Applies.no("the model has no 2d convolution")
         if case.device not in ("cpu", "cuda"):
             return Applies.no(f"not tried on {case.device}")
+        if case.inspected(self.name).get("stored_so"):
+            return Applies.no("its weights are stored channels last as they are")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
@@ -52,8 +54,13 @@ class ChannelsLast(Strategy):
         """Forward and backward in this layout over those as they are, tried on copies of the model."""
         import torch
 
-        if not any(isinstance(module, torch.nn.Conv2d) for module in live.training.model.modules()):
+        model = live.training.model
+        if not any(isinstance(module, torch.nn.Conv2d) for module in model.modules()):
             return {}
+        images = [parameter for parameter in model.parameters() if parameter.dim() == 4]
+        rows = all(image.is_contiguous() for image in images)  # kernels of one weight are in both layouts
+        if not rows and all(image.is_contiguous(memory_format=torch.channels_last) for image in images):
+            return {"stored_so": True}
         return {"ratio": live.ratio_with(to_channels_last)}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:

@@ -103,7 +103,7 @@ class PreparedSamples(Strategy):
         """All samples read once, by so many processes; unknown before that was measured."""
         form, count = setting["form"], case.workload.train_samples or 0
         if form in KEPT:
-            return _reading(_kept(case, setting), count, setting)
+            return reading_seconds(_kept(case, setting), count, setting)
         stages = {"rows": READING, "files": ("storage",)}.get(form, ())
         if case.pipeline is None:
             return None
@@ -255,13 +255,13 @@ def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
 def _samples(case: Case) -> Setting | str:
     found = _found(case, "kept")
     if found.get("prefix"):
-        return _with_room(case, found, "heads", first=found["prefix"])
+        return _of_training(case, found, "heads", first=found["prefix"])
     if not samples_repeat(case):
         return found.get("reason") or "samples are not known to be the same every time"
-    return _with_room(case, found, "samples")
+    return _of_training(case, found, "samples")
 
 
-def _reading(found: Setting, count: int, setting: Setting) -> float:
+def reading_seconds(found: Setting, count: int, setting: Setting) -> float:
     """Seconds in which so many processes read all samples once and hand them over, or threads at the same time."""
     seconds, handing = found.get("sample_seconds") or 0.0, found.get("handing_seconds") or 0.0
     if workers := setting.get("workers"):
@@ -277,7 +277,7 @@ def _unaugmented(case: Case) -> Setting | str:
         return found.get("reason") or "where samples draw their first random numbers is not known"
     if samples_repeat(case) or kept.get("prefix"):
         return "samples are kept as they are, or as their transforms make them"
-    return _with_room(case, found, "unaugmented", split=found["where"])
+    return _of_training(case, found, "unaugmented", split=found["where"])
 
 
 def _calls(case: Case) -> Iterator[Setting | str]:
@@ -287,21 +287,28 @@ def _calls(case: Case) -> Iterator[Setting | str]:
         yield found.get("reason") or "which functions make the same of the same arguments is not known"
         return
     if found["sample_bytes"]:
-        yield _with_room(case, found, "calls", each=True, functions=found["functions"])
+        yield _of_training(case, found, "calls", each=True, functions=found["functions"])
     shared = found.get("shared") if found["sample_bytes"] else found
     if shared:
         yield {"form": "calls", "where": "memory", "each": False, "functions": shared["functions"]}
 
 
-def _with_room(case: Case, found: Setting, form: str, **rest: Any) -> Setting | str:
+def _of_training(case: Case, found: Setting, form: str, **rest: Any) -> Setting | str:
+    """How the training's samples are kept in a form, with the rest of its setting; or why they cannot be."""
+    where = with_room(case, found, case.workload.train_samples or 0, alone=form in ("unaugmented", "calls"))
+    return where if isinstance(where, str) else {"form": form, **where, **rest}
+
+
+def with_room(case: Case, found: Setting, count: int, *, alone: bool = False) -> Setting | str:
     """Where samples fit, and the processes or threads that read them once; or why they cannot be kept.
 
     Args:
-        form: what a patch edits in the source is read by the training's process alone, and kept in its memory.
-        rest: of the setting.
+        found: of the samples by :func:`probes.kept`.
+        count: of them.
+        alone: what a patch edits in the source is read by the training's process alone, and kept in its memory.
     """
-    facts, alone = case.workload, form in ("unaugmented", "calls")
-    size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * (facts.train_samples or 0)
+    facts = case.workload
+    size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * count
     free = {"memory": facts.available_ram_bytes, "disk": case.inspected("prepared_samples").get("free_disk_bytes")}
     if not size or free["memory"] is None:
         return "how much memory the samples would take is not known"
@@ -316,11 +323,11 @@ def _with_room(case: Case, found: Setting, form: str, **rest: Any) -> Setting | 
     possible: list[Setting] = [{}] if alone else [{"workers": number} for number in {0, min(cores, 8), *many}]
     if found.get("threads"):
         possible.append({**({} if alone else {"workers": 0}), "threads": min(32, facts.batch_size or 4)})
-    taken = [_reading(found, facts.train_samples or 0, how) for how in possible]
+    taken = [reading_seconds(found, count, how) for how in possible]
     filling = min(taken)
     if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
         return f"reading them takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search"
-    return {"form": form, "where": fitting[0], **possible[taken.index(filling)], **rest}
+    return {"where": fitting[0], **possible[taken.index(filling)]}
 
 
 def _rows(case: Case) -> Setting | str:

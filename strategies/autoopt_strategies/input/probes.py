@@ -52,7 +52,8 @@ def kept(dataset: Any) -> Setting:
     if same:
         made, seconds = timed(dataset, indices)
         hit = min(1.0, seconds_ratio(dataset, from_memory(indices, made), indices)) if indices else 1.0
-        found = {"deterministic": True, "sample_seconds": seconds, "hit": hit}
+        size = max(map(item_bytes, made), default=0)
+        found = {"deterministic": True, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
         threads = threads_ratio(dataset, indices, made, seconds)
         return {**found, "handing_seconds": handing_seconds(made), "threads": threads}
     chain = chain_of(dataset)

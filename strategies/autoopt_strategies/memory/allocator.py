@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from math import sqrt
 from time import perf_counter
 from typing import Any
 
@@ -80,17 +81,22 @@ class Allocator(Strategy):
             return Applies.no("the C library is not glibc: it has no mallopt")
         if found.get("allocator"):
             return Applies.no(f"another allocator is loaded: {found['allocator']}")
-        share = _share(case)
-        if share is not None and share < LEAST_SHARE:
-            return Applies.no(f"new pages take {share:.1%} of a step ({case.page_faults:.0f} page faults, measured)")
+        most = _share(case, _most_faults(case))
+        if most is not None and most < LEAST_SHARE:
+            return Applies.no(f"new pages take {most:.1%} of a step ({_most_faults(case):.0f} page faults, measured)")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """Stages without their share of what the page faults of a step take; of CUDA's, no more than its retries."""
+        """Stages without their share of what the page faults of a step take: as many as were seen, up to the most that
+        another process has; of CUDA's, no more than its retries."""
         if setting:
             return guessed(0.98, 1.1)
-        share = _share(case)
-        return None if share is None else tried_gain(case, 1.0 - share, _stages(case))
+        seen, most = _share(case, case.page_faults), _share(case, _most_faults(case))
+        found = None if seen is None else tried_gain(case, 1.0 - seen, _stages(case))
+        if found is None or most is None or most - (seen or 0.0) < LEAST_SHARE:
+            return found
+        other = tried_gain(case, 1.0 - most, _stages(case))
+        return found if other is None else guessed(found.low, other.high, sqrt(found.value * other.value))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{KEY: True} if case.device == "cuda" else {}]
@@ -127,7 +133,8 @@ class Allocator(Strategy):
             with mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
                 memory[:: mmap.PAGESIZE] = bytes(PAGES)
             seconds.append((perf_counter() - began) / PAGES)
-        return {"page_seconds": min(seconds), "allocator": next((n for n in REPLACED if n in preloaded), "")}
+        loaded = next((name for name in REPLACED if name in preloaded), "")
+        return {"page_seconds": min(seconds), "allocator": loaded, "freed_pages": live.freed_pages()}
 
 
 def _stages(case: Case) -> tuple[str, ...]:
@@ -136,12 +143,18 @@ def _stages(case: Case) -> tuple[str, ...]:
     return (*COMPUTE, "optimizer", *own)
 
 
-def _share(case: Case) -> float | None:
-    """Share of those stages that page faults take; None where neither was measured.
+def _most_faults(case: Case) -> float | None:
+    """Page faults of a step in a process that gives all that it frees back to the system; None where none were seen."""
+    found = [n for n in (case.page_faults, case.inspected(Allocator.name).get("freed_pages")) if n is not None]
+    return max(found, default=None)
+
+
+def _share(case: Case, faults: float | None) -> float | None:
+    """Share of those stages that so many page faults take; None where neither was measured.
 
     Large tensors are written first by the threads that compute, each of which is given its own pages.
     """
     cost, whole = case.inspected(Allocator.name).get("page_seconds"), sum(seconds_of(case, s) for s in _stages(case))
-    if case.page_faults is None or cost is None or whole <= 0:
+    if faults is None or cost is None or whole <= 0:
         return None
-    return float(min(0.9, case.page_faults * cost / compute_threads(case) / whole))
+    return float(min(0.9, faults * cost / compute_threads(case) / whole))

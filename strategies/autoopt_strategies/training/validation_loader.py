@@ -1,4 +1,4 @@
-"""Validation loader: evaluation in larger batches, its workers kept, started where they help, or left out."""
+"""Validation loader: evaluation in larger batches, of samples that are kept, with the workers that help or none."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.rewriting.source import Edits, Refused, edits_of, function_of, module_name, rewritten
-from autoopt_strategies.input.probes import spread, timed
+from autoopt_strategies.input import probes
+from autoopt_strategies.input.prepared_samples import PREPARED, WRAPPERS, reading_seconds, samples_repeat, with_room
 from autoopt_strategies.input.workers import WORKER_START, most_workers, waits
 from autoopt_strategies.predictions import LEAST_SHARE, READING, at_most, declared, gain, sample_seconds, seconds_of
 from autoopt_strategies.trying import Setting, Settings, kept
@@ -28,10 +29,11 @@ UNRECORDED = 0.8
 
 
 class ValidationLoader(Strategy):
-    """Evaluates in larger batches and without gradients, with the workers that the validation loader needs.
+    """Evaluates in larger batches and without gradients, of kept samples or with the workers that it needs.
 
     What it does: sets ``batch_size``, ``num_workers``, ``persistent_workers`` or ``pin_memory`` of the validation
         loader alone. An evaluation has no gradients to store, so that several training batches fit where one did.
+        Samples that are the same in every evaluation are read once, before the first step, and kept (``samples``).
         Where a script evaluates on the training's data as well, or with several loaders, the loop itself gets the
         larger batches, in the same order and with the same draws; where it keeps what gradients would need, the loop
         goes into ``torch.no_grad()``.
@@ -44,10 +46,10 @@ class ValidationLoader(Strategy):
     """
 
     name = "validation_loader"
-    title = "evaluation in larger batches, without gradients, workers for it"
+    title = "evaluation in larger batches, of kept samples, without gradients, workers for it"
     stages = frozenset({"evaluate"})
     risk = Risk.EXACT
-    after = frozenset({"workers"})
+    after = frozenset({"workers", "prepared_samples"})
     example = Example(
         {"num_workers": 1, "persistent_workers": True},
         inspected={"batch_size": 1024, "num_workers": 0, "sample_seconds": 1e-2},
@@ -106,6 +108,8 @@ class ValidationLoader(Strategy):
             more = {**now, **option}
             if option.get("num_workers") == 0:  # torch refuses to keep workers that there are not
                 more.pop("persistent_workers", None)
+            elif "num_workers" in option:  # they read the samples again
+                more.pop("samples", None)
             quicker = _left(case, loader, more) < _left(case, loader, best)
             if quicker and kept((yield more | unrecorded)):
                 best = more | unrecorded
@@ -117,11 +121,19 @@ class ValidationLoader(Strategy):
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         edit, options = _divided(setting)
+        if "samples" in options:
+            how = {name: value for name, value in options.pop("samples").items() if value}
+            kind = WRAPPERS["samples"][how.pop("where") == "disk"]
+            options["dataset"] = Wrap(f"{PREPARED}:{kind}", tuple(how.items()))
         return (setup.with_model(EvaluationLoop(**edit)) if edit else setup).with_evaluation(**options)
 
     def recipe(self, setting: Setting) -> Recipe:
         edit, options = _divided(setting)
         lines = []
+        options, kept_samples = dict(options), options.get("samples")
+        if kept_samples is not None:
+            lines.append("valid_samples = [valid_data[i] for i in range(len(valid_data))]  # once, before training")
+            del options["samples"]
         if options:
             written = ", ".join(f"{name}={value!r}" for name, value in options.items())
             lines.append(f"valid_loader = DataLoader(valid_data, ..., {written})")
@@ -133,16 +145,18 @@ class ValidationLoader(Strategy):
         return Recipe.noted("\n".join(lines), edits=edits_of([edit], statements, *named) if edit else ())
 
     def inspect(self, live: Any) -> Setting:
-        """Options of the validation's loader, and the seconds that one of its samples takes."""
-        data = live.workload.valid_data
+        """Options of the validation's loader, what one of its samples takes, and whether it is the same every time."""
+        data = live.training.validation_data
         dataset = getattr(data, "dataset", data)
-        indices = spread(dataset)
+        indices = probes.spread(dataset)
         if not indices:
             return {"reason": "validation samples are not read by their index"}
-        _, seconds = timed(dataset, indices)
+        found = probes.kept(dataset)
+        if "deterministic" not in found:
+            found = {"sample_seconds": probes.timed(dataset, indices)[1]}
         size = getattr(data, "batch_size", None) if data is not dataset else live.workload.batch_size
         options = {name: getattr(data, name, None) for name in ("num_workers", "persistent_workers", "pin_memory")}
-        return {"batch_size": size, **options, "sample_seconds": seconds}
+        return {**found, "batch_size": size, **options}
 
 
 def _divided(setting: Setting) -> tuple[Setting, Setting]:
@@ -171,7 +185,8 @@ def _loader(case: Case) -> Setting | str:
         if len(seen) != 1:
             return "no evaluation with a DataLoader was seen" if not seen else "several loaders evaluate"
         samples, options = int(run.samples_per_evaluation) or None, dict(seen[0].options)
-        options["sample_seconds"] = sample_seconds(case)
+        inspected = case.inspected(ValidationLoader.name)
+        options["sample_seconds"] = inspected.get("sample_seconds") or sample_seconds(case)
     else:
         options = dict(case.inspected(ValidationLoader.name))
         if not facts.has_evaluate or not samples:
@@ -249,8 +264,28 @@ def _options(case: Case, loader: Setting) -> list[Setting]:
         numbers = {most, max(most // 2, 1), loader["num_workers"]} - {0}
         kept_now = loader["num_workers"] if loader["persistent_workers"] else 0
         workers += [{"num_workers": n, "persistent_workers": True} for n in sorted(numbers - {kept_now})]
+    keeping = _keeping(case, loader)
+    if not isinstance(keeping, str):
+        workers.append({"samples": keeping, "num_workers": 0})
     found = [{**batch, **number} for batch in batches for number in workers if batch or number]
     return sorted(found, key=lambda option: (_left(case, loader, option), len(option)))
+
+
+def _keeping(case: Case, loader: Setting) -> Setting | str:
+    """Where the validation's samples are kept, and who reads them once; or why they are not."""
+    found, sites = dict(case.inspected(ValidationLoader.name)), case.sites
+    if not found.get("deterministic"):
+        return "validation samples are not known to be the same every time"
+    if not loader["batch_size"]:
+        return "the loader does not batch, so that an evaluation might change a kept sample in place"
+    if sites is not None:
+        training, (own,) = sites.of("loader_training"), sites.of("loader_validation")
+        if len(own.calls) > 1:
+            return "each evaluation makes a loader of its own, which would read all samples again"
+        kind = own.options.get("dataset")
+        if samples_repeat(case) and any(site.options.get("dataset") == kind for site in training):
+            return "they are kept as the training's samples are"
+    return with_room(case, found, loader["samples"] or 0)
 
 
 def _left(case: Case, loader: Setting, setting: Setting) -> float:
@@ -268,7 +303,12 @@ def _left(case: Case, loader: Setting, setting: Setting) -> float:
     each_batch = evaluating - computing - reading - starting
     if now["batch_size"] and then["batch_size"]:
         each_batch *= now["batch_size"] / then["batch_size"]
-    reading *= _share(case, loader, then) / _share(case, loader, now)
+    if "samples" in setting:
+        found, samples = dict(case.inspected(ValidationLoader.name)), loader["samples"] or 0
+        once = reading_seconds(found, samples, setting["samples"]) / max(case.planned_steps or every, every)
+        reading = reading * found["hit"] + once
+    else:
+        reading *= _share(case, loader, then) / _share(case, loader, now)
     return computing + reading + _starting(case, then) + each_batch
 
 
