@@ -218,6 +218,25 @@ class PositionsLast(Base):
         return torch.einsum("b h i j, b h d j -> b h d i", weights, v)
 
 
+class Flat(Base):
+    """Heads are among the samples, positions come last, and both operands carry the scale, as in diffusion models."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.flatten(0, 1).mT for part in self.parts(x))
+        weight = torch.einsum("bct,bcs->bts", q * 0.7, k * 0.7)
+        weight = torch.softmax(weight, dim=-1)
+        return torch.einsum("bts,bcs->bct", weight, v).unflatten(0, (len(x), -1))
+
+
+class Products(Base):
+    """The same by ``bmm``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.flatten(0, 1) for part in self.parts(x))
+        weights = torch.bmm(q, k.transpose(1, 2)).softmax(-1)
+        return torch.bmm(weights, v).unflatten(0, (len(x), -1))
+
+
 def rows(samples: int = 3, length: int = 12) -> torch.Tensor:
     return torch.randn(samples, length, WIDTH, generator=torch.Generator().manual_seed(0))
 
@@ -237,6 +256,8 @@ TRIANGLE = torch.ones(3, 1, 12, 12).tril()
         pytest.param(CausalAndPadded, [rows(), WHOLE], [[rows(), SHORT]], "default", id="padding of another batch"),
         (HeadsLast, [rows()], [[rows(2, 64)]], "default"),
         (PositionsLast, [rows()], [[rows(2, 64)]], "default"),
+        (Flat, [rows()], [[rows(2, 64)]], "given"),
+        (Products, [rows()], [[rows(2, 64)]], "given"),
         (Scaled, [rows()], [[rows()]], "given"),
         (Learned, [rows()], [[rows()]], "queries"),
     ],

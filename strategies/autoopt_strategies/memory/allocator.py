@@ -81,6 +81,8 @@ class Allocator(Strategy):
             return Applies.no("the C library is not glibc: it has no mallopt")
         if found.get("allocator"):
             return Applies.no(f"another allocator is loaded: {found['allocator']}")
+        if case.setup.flags.get("keep_freed_memory"):
+            return Applies.no("what a step frees is kept already")
         most = _share(case, _most_faults(case))
         if most is not None and most < LEAST_SHARE:
             return Applies.no(f"new pages take {most:.1%} of a step ({_most_faults(case):.0f} page faults, measured)")

@@ -16,7 +16,7 @@ from typing import Any
 from autoopt_strategies.compute.rewriting.source import Refused, function_of, module_name, written
 
 CASTS = ("float", "to", "type_as", "half", "type", "double", "contiguous", "bfloat16")
-MODULES = ("torch", "F", "nn.functional", "torch.nn.functional", "functional")
+MODULES = ("torch", "th", "F", "nn.functional", "torch.nn.functional", "functional")
 OPERATORS: dict[type, str] = {
     ast.Mult: "mul", ast.Div: "div", ast.Add: "add", ast.Sub: "sub", ast.MatMult: "matmul",
 }  # fmt: skip
@@ -405,7 +405,11 @@ def _call(found: Found, scale: str, mask: str, tree: ast.Module) -> tuple[str, l
     """The operator's name in a file, its arguments, and what brings its result into the order that it had."""
     (q, k), (v, order) = _queries_and_keys(found), _values(found)
     times = "".join(f" {'*' if kind == 'mul' else '/'} {_wrapped(each)}" for kind, each in reversed(found.scales))
-    arguments = [_wrapped(q) + times if scale == "queries" else ast.unparse(q), k, v]
+    operands = [_wrapped(q) + times if scale == "queries" else ast.unparse(q), k, v]
+    arguments = operands
+    if not mask and _is_flat(found.product):  # heads are among the samples, and fused kernels take both
+        arguments = [f"{_wrapped(ast.parse(each, mode='eval').body)}.unsqueeze(1)" for each in operands]
+        order = f".squeeze(1){order}"
     if mask in ("bool", "added"):
         parts = [_wrapped(each) if stays else _negated(each) for stays, each, _ in found.kept]
         text = parts[0] if len(parts) == 1 else " & ".join(f"({part})" for part in parts)
@@ -429,10 +433,16 @@ def _queries_and_keys(found: Found) -> tuple[ast.expr, str]:
     left, _, out = equation.partition("->")
     first, _, second = left.partition(",")
     summed = "".join(({*first} & {*second}) - {*out})
-    if len(out) != 4 or len(summed) != 1 or sorted(first) != sorted(out[:3] + summed):
+    if len(out) not in (3, 4) or len(summed) != 1 or sorted(first) != sorted(out[:-1] + summed):
         raise Refused(f"the einsum {equation} is no product of queries and keys")
-    keys = _ordered(two, second, out[:2] + out[3] + summed)
-    return _ordered(found.queries, first, out[:3] + summed), ast.unparse(keys)
+    keys = _ordered(two, second, out[:-2] + out[-1] + summed)
+    return _ordered(found.queries, first, out[:-1] + summed), ast.unparse(keys)
+
+
+def _is_flat(product: ast.expr) -> bool:
+    """Whether a product is known to be of three dimensions."""
+    _, _, equation = _operands(product) or (None, None, "")
+    return _called(product)[0] == "bmm" or len(equation.partition("->")[2]) == 3
 
 
 def _ordered(node: ast.expr, letters: str, wanted: str) -> ast.expr:
@@ -465,11 +475,11 @@ def _values(found: Found) -> tuple[str, str]:
     left, _, out = equation.partition("->")
     first, _, second = left.partition(",")
     weights, values = (first, second) if found.values is not one else (second, first)
-    if len(weights) != 4 or len(set(values) - set(weights)) != 1:
+    if len(weights) not in (3, 4) or len(set(values) - set(weights)) != 1:
         raise Refused(f"the einsum {equation} is no product with values")
     wide = (set(values) - set(weights)).pop()
-    ordered = _ordered(found.values, values, weights[:2] + weights[3] + wide)
-    return ast.unparse(ordered), ast.unparse(_ordered(ast.Name(_CALL), weights[:3] + wide, out)).removeprefix(_CALL)
+    ordered = _ordered(found.values, values, weights[:-2] + weights[-1] + wide)
+    return ast.unparse(ordered), ast.unparse(_ordered(ast.Name(_CALL), weights[:-1] + wide, out)).removeprefix(_CALL)
 
 
 def _added(found: Found) -> str:
