@@ -110,7 +110,7 @@ class Reproduce(Record):
 
 
 class Spent(Record):
-    """Seconds of a run that went on one thing, such as ``comparing candidates`` or ``proof``."""
+    """Seconds of a run that went on one thing, such as ``comparing candidates`` or ``quality``."""
 
     on: str
     seconds: float

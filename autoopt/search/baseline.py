@@ -138,7 +138,7 @@ def described(context: RunContext, options: Options) -> SearchState:
         context.announce(seen.model_copy(update={"at": context.now()}))
     if least > 1:
         plan = context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan)
-        state.baseline = state.incumbent = plan
+        state.baseline = state.incumbent = context.gate.baseline = plan
     context.warn(*context.registry.warnings, *state.facts.warnings)
     return state
 

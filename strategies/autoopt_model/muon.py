@@ -113,8 +113,8 @@ class Muon(Strategy):
             return Applies.no(found.get("reason") or "which parameters are hidden matrices is not known")
         if found["share"] < LEAST_SHARE:
             return Applies.no(f"hidden matrices hold {found['share']:.0%} of the parameters")
-        if any(case.plan.setting(name) is not None for name in ("optimizer_in_backward", "cuda_graphs")):
-            return Applies.no("the update is part of the backward pass, or of a recorded step")
+        if any(case.plan.setting(name) is not None for name in ("optimizer_in_backward", "cuda_graphs", "sharding")):
+            return Applies.no("the update is part of the backward pass, of a recorded step, or shared out")
         if case.setup.precision.loss_scaling:
             return Applies.no("gradients are scaled, which the optimizer's own step alone takes back")
         return Applies.yes()

@@ -65,8 +65,10 @@ def test_four_as_asked_for_are_the_baseline_and_no_change_of_the_plan(tmp_path: 
     outcome = world(tmp_path, "4").go()
     assert outcome.baseline.plan.processes == outcome.best.plan.processes == 4
     assert [change.strategy for change in outcome.state.found] == ["quick"]
-    ratio = outcome.speedup.throughput
+    ratio, headline = outcome.speedup.throughput, outcome.speedup.headline
     assert ratio.low <= 1.3 <= ratio.high
+    assert headline.source == "trained"
+    assert headline.value == pytest.approx(1.3, rel=0.1), "both sides of it train in four"
 
 
 @pytest.mark.slow

@@ -31,7 +31,8 @@ def test_every_second_is_spent_on_one_thing() -> None:
 @pytest.mark.parametrize(
     ("kind", "purpose", "what"),
     [
-        ("trial", "trial 3", "proof"),
+        ("trial", "trial 3", "confirmation"),
+        ("evaluations", "", "comparing candidates"),
         ("comparison", "ablation: without", "ablation"),
         ("training", "baseline seed 0", "baseline's training"),
         ("trainings", "verification seed 1000", "verification"),

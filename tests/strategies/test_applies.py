@@ -185,6 +185,8 @@ REFUSED = [
     told("model_size", "pruning", planned("model_size", "pruning")),
     told("muon", "10% of the parameters", found={"besides": [2], "share": 0.1}),
     told("muon", "Adam family", optimizer={"type": "SGD"}),
+    told("muon", "shared out", planned("muon", "sharding")),
+    told("sharding", "whole matrices", planned("sharding", "muon")),
     told("quantization_aware", "autoopt latency --checkpoint"),
     told("rates_by_layer", "4 times as large", train_samples=64 * 16),
     told("rates_by_layer", "neither SGD", optimizer={"type": "Adagrad"}),

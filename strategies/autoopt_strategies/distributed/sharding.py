@@ -38,6 +38,8 @@ class Sharding(Strategy):
             return able
         if case.setup.distributed.processes < 2:
             return Applies.no("training is in one process, which has nobody to share with")
+        if case.plan.setting("muon") is not None:
+            return Applies.no("Muon updates whole matrices, of which each process would hold a part")
         states, parameters = _states_stay(case), _parameters_stay(case)
         return Applies.no(f"states: {states}; parameters: {parameters}") if states and parameters else Applies.yes()
 
