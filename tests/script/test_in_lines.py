@@ -49,6 +49,13 @@ def losses(process: LocalTrial, steps: int = 4) -> list[float]:
     return found
 
 
+def edit(file: Path, edits: tuple[tuple[str, str], ...]) -> None:
+    for old, new in edits:
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+
 def plan_of(strategy: str, **setting: object) -> Plan:
     given: JsonDict = dict(setting)
     return Plan(changes=(Change(strategy=strategy, setting=given),))
@@ -68,9 +75,28 @@ def test_pieces_of_a_batch_train_the_same_and_fit(runner: Callable[..., TrialRun
 
 
 LARGER = plan_of("accumulation", size=32, accumulation=2)
+REPEATED = (
+    (
+        "        for i, (x, y) in enumerate(bar):\n",
+        "        batches = iter(bar)\n        for _ in range(len(bar) // cfg.accumulate):\n"
+        "            for _ in range(cfg.accumulate):\n                x, y = next(batches)\n",
+    ),
+    ("            with torch.autocast", "                with torch.autocast"),
+    ("                loss = nn", "                    loss = nn"),
+    ("            scaler.scale(loss)", "                scaler.scale(loss)"),
+    ("            if (i + 1) % cfg.accumulate == 0 or i + 1 == len(bar):\n", ""),
+    ("                scaler.step(optimizer)", "            scaler.step(optimizer)"),
+    ("                scaler.update()", "            scaler.update()"),
+    ("                optimizer.zero_grad(", "            optimizer.zero_grad("),
+)
+"""The script with a loop within each step, as ``for micro_step in range(gradient_accumulation_steps)``."""
 
 
-def test_larger_batches_are_as_many_steps(runner: Callable[..., TrialRunner]) -> None:
+@pytest.mark.parametrize("edits", [(), REPEATED], ids=["counted", "repeated"])
+def test_larger_batches_are_as_many_steps(
+    runner: Callable[..., TrialRunner], folder: Path, edits: tuple[tuple[str, str], ...]
+) -> None:
+    edit(folder / "accumulating.py", edits)
     found, lengths, seen = runner("accumulating.py"), set[tuple[int, int]](), list[list[float]]()
     for plan in (Plan(), LARGER):
         with found.trial(plan, "steps") as process:
@@ -114,10 +140,7 @@ def test_probes_tell_whether_larger_batches_train_the_same(
     level: str | None,
     words: str,
 ) -> None:
-    for old, new in edits:
-        text = (folder / script).read_text()
-        assert old in text
-        (folder / script).write_text(text.replace(old, new))
+    edit(folder / script, edits)
     found, probed = runner(script), list[ProbeResult]()
     for plan in (Plan(), LARGER):
         out, asked = tmp_path / f"{len(probed)}.npz", {"steps": 24, "seconds": 0.5, "gradients": 12}

@@ -414,8 +414,8 @@ def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
         return
     step, loss = placing.site("step"), placing.site("loss")
     source, where = placing.edits(step.file).source, f"{step.file}:{step.line}"
-    value = _counted(source, step)
     back = source.call(loss, "backward") if loss.file == step.file else None
+    value = _counted(source, step) or (None if back is None else _repeated(source, step, back))
     divisors = [] if back is None or value is None else _divisors(source, source.scope(back))
     divisors = [each for each in divisors if value is not None and source.code(each) == source.code(value)]
     if back is None or value is None or not divisors:
@@ -431,7 +431,8 @@ def _added_up_less(placing: Placing, size: int, now: int, count: int) -> None:
     if isinstance(value, cst.Integer):  # each place in its function where batches are counted by this number
         scope = source.scope(value)
         moduli = [n.right for n in source.all_of(cst.BinaryOperation, scope) if isinstance(n.operator, cst.Modulo)]
-        counting = [each for each in (*moduli, *_divisors(source, scope)) if source.code(each) == value.value]
+        others = (each for each in (*moduli, *_divisors(source, scope)) if source.code(each) == value.value)
+        counting += [each for each in others if each is not value]
     for expression in counting:
         _write_count(placing, source, expression, now, count)
     # what was divided, and is read below its backward pass
@@ -488,6 +489,16 @@ def _counted(source: Source, step: Site) -> cst.BaseExpression | None:
     if counted is None or (isinstance(other, cst.Integer) and other.value != "0"):  # another one of them steps
         return None
     return counted.right
+
+
+def _repeated(source: Source, step: Site, back: cst.Call) -> cst.BaseExpression | None:
+    """The number in ``for ... in range(count)`` around the backward pass, where the step comes after that loop."""
+    stepping = list(_within_function(source, source.line_of(source.call(step, "step"))))
+    for loop in _within_function(source, source.line_of(back)):
+        times = loop.iter if isinstance(loop, cst.For) and loop not in stepping else None
+        if isinstance(times, cst.Call) and source.called(times) == "range" and len(times.args) == 1:
+            return times.args[0].value
+    return None
 
 
 def _divisors(source: Source, scope: cst.CSTNode) -> list[cst.BaseExpression]:
