@@ -11,7 +11,8 @@ class Evaluated(Record):
     ``samples``, ``batches``: that one reads; None where no loader gives them. ``gradients``: the model was called with
     gradients on; ``training_mode``: while it was in training mode. ``training_data``: it read the training's loader,
     for ``training_data_seconds``.
-    ``file``, ``line``: where the model is called. ``step``: the training step after which it began.
+    ``file``, ``line``: where the model is called; ``calls``: how often, None where nobody counted. ``step``: the
+    training step after which it began.
     """
 
     step: int
@@ -24,6 +25,7 @@ class Evaluated(Record):
     training_data_seconds: float | None = None
     file: str | None = None
     line: int | None = None
+    calls: int | None = None
 
 
 class RunParts(Record):

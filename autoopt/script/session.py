@@ -81,7 +81,7 @@ class Interruption:
     training_data: bool = False
     training_data_seconds: float | None = None
     saving_seconds: float = 0.0
-    called: bool = False
+    calls: int = 0
     file: str | None = None
     line: int | None = None
     _read_from: float | None = None
@@ -96,7 +96,8 @@ class Interruption:
     def evaluated(self) -> Evaluated:
         """The evaluation that it was; samples and batches are those of loaders."""
         known = {name: getattr(self, name) for name in Evaluated.__annotations__}
-        return Evaluated(**{**known, "samples": self.samples or None, "batches": self.batches or None})
+        counted = {name: known[name] or None for name in ("samples", "batches", "calls")}
+        return Evaluated(**{**known, **counted})
 
 
 def steps_between(interruptions: list[Interruption], trained: int) -> float | None:

@@ -292,8 +292,8 @@ class TorchHooks:
             self.session.aside("evaluate")
             under_way = self.session.evaluating
             if under_way is not None:
-                if not under_way.called:  # how it calls the model, by its first call
-                    under_way.called = True
+                under_way.calls += 1
+                if under_way.calls == 1:  # how it calls the model, by its first call
                     under_way.gradients, under_way.training_mode = torch.is_grad_enabled(), module.training
                     if (found := model_place()) is not None:
                         under_way.file, under_way.line = found.place.file, found.place.line

@@ -31,6 +31,8 @@ _SMALL = 64
 """Samples of a batch below which an evaluation's time is mostly what each batch costs once."""
 Line = tuple[str, int]
 Place = tuple[str | None, int | None]
+PRODUCTS = 0.6
+"""Share of products in a step's operators from which on other operators are no matter."""
 LEAST_SHARE = 0.01
 """Of a step: what takes less is not worth a user's time."""
 _TOLD = {
@@ -137,6 +139,10 @@ def _of_steps(
     if round_.operators:
         names = " ".join(operator.name for operator in round_.operators)
         fused = "_fused_" in names
+        products = sum(one.seconds for one in round_.operators if one.kind == "matmul")
+        share = products / max(sum(one.seconds for one in round_.operators), 1e-12)
+        if share >= PRODUCTS:
+            lighter = f"{share:.0%} of it are products and convolutions: a smaller model or input, or a faster device"
         if "softmax" in names and "bmm" in names and "scaled_dot_product" not in names:
             lighter += ", scaled_dot_product_attention in place of attention from single operators"
         cells = (kind for kind in ("LSTM", "GRU", "RNN") if any(f"({kind}Cell)" in link.name for link in round_.deeper))
@@ -207,6 +213,9 @@ def _between_steps(
     edits = []
     if any(each.gradients for each in seen):
         edits.append("with torch.no_grad(): around it, since it keeps what gradients would need")
+    one_by_one = [each for each in seen if (each.calls or 0) > max(2 * (each.batches or 0), _SMALL)]
+    if one_by_one:
+        edits.append(f"one call of the model for many samples, in place of {one_by_one[-1].calls} calls")
     small = [each for each in seen if each.batches and each.samples and each.samples / each.batches < _SMALL]
     if small and "validation_loader" not in made:
         size = round((small[-1].samples or 0) / (small[-1].batches or 1))

@@ -77,6 +77,33 @@ def test_an_edit_is_not_named_where_it_is_made_already(
     assert ("fused=True" in edits) is fused
 
 
+@pytest.mark.parametrize(("seconds", "words"), [(0.09, "products and convolutions"), (0.01, "larger operators")])
+def test_what_products_take_is_no_matter_of_how_lines_are_written(seconds: float, words: str) -> None:
+    operators = (
+        Operator(name="aten::convolution", seconds=seconds, kind="matmul"),
+        Operator(name="aten::add", seconds=0.01, kind="elementwise"),
+    )
+    (model,) = (
+        one
+        for one in costly_lines(round_of().model_copy(update={"operators": operators}), sample_facts(), SITES)
+        if one.title.startswith("The model")
+    )
+    assert words in model.suggestion
+    assert f"{max(operators, key=lambda one: one.seconds).name} takes most" in model.suggestion
+
+
+@pytest.mark.parametrize(
+    ("batches", "calls", "named"), [(None, 400, True), (300, 300, False), (4, 400, True), (None, None, False)]
+)
+def test_evaluations_that_call_the_model_for_single_samples_are_told_so(
+    batches: int | None, calls: int | None, named: bool
+) -> None:
+    seen = Evaluated(step=100, seconds=6.0, batches=batches, samples=batches, calls=calls, file="train.py", line=33)
+    parts = PARTS.model_copy(update={"evaluations": (seen,)})
+    suggestions = " ".join(item.suggestion for item in advice(parts))
+    assert (f"in place of {calls} calls" in suggestions) is named
+
+
 def advice(parts: RunParts = PARTS, **more: Any) -> list[Any]:
     facts = sample_facts().model_copy(update={"run": parts})
     return list(costly_lines(round_of(parts, **more), facts, SITES))
