@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from autoopt.records import Headline, Result, StopReason
+from autoopt.records import Change, Headline, Result, StopReason
 from autoopt_reports.view import units
 from autoopt_reports.view.claims import (
     AT,
@@ -25,6 +25,7 @@ from autoopt_reports.view.quality import both, metric_pair, metric_phrase, quali
 from autoopt_reports.view.stages import with_kind
 from autoopt_reports.view.text import (
     LONGEST_SENTENCES,
+    Name,
     Number,
     Phrase,
     change_name,
@@ -38,8 +39,8 @@ from autoopt_reports.view.text import (
     throughput,
 )
 
-MOST_CHANGES = 5
-"""Changes that the first screen names."""
+MOST_CHANGES, SHORT = 8, 40
+"""Changes that the first screen names, and characters of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,12 @@ class VerdictView:
         self.interrupted = result.stop.reason is StopReason.INTERRUPTED
 
 
+def _short_name(change: Change) -> Name:
+    """With its setting where that is short: half of one says nothing."""
+    whole = change_name(change.strategy, change.setting, longest=SHORT)
+    return name(change.strategy, SHORT) if "…" in whole.text else whole
+
+
 def _support(result: Result, status: Status) -> Iterator[Phrase | None]:
     """The sentences below the headline; None where there is nothing to say."""
     if result.fitted:  # so that nobody reads the speedup as one over the workload as it is
@@ -79,7 +86,7 @@ def _support(result: Result, status: Status) -> Iterator[Phrase | None]:
             *(change_name(change.strategy, change.setting, longest=120) for change in changes),
         )
     yield from run_phrases(result)
-    names = [say("{}", change_name(change.strategy, change.setting, longest=60)) for change in result.found]
+    names = [say("{}", _short_name(change)) for change in result.found]
     if names:
         count = number(len(names), units.count, "/best/plan/changes", how="count")
         text = say("{} change: " if len(names) == 1 else "{} changes: ", count) + join(names[:MOST_CHANGES], "; ")
