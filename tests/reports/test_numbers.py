@@ -273,6 +273,8 @@ def test_names_are_cleaned_and_shortened() -> None:
     lines = [{"file": "train.py", "line": line, "name": "open"} for line in (60, 71)]
     assert setting_text({"calls": lines[:1]}) == "calls=train.py:60"
     assert setting_text({"calls": lines}) == "calls=train.py:60 and 1 more"
+    assert setting_text({"samples": {"where": "memory", "workers": 0}}) == "samples=(where=memory, workers=0)"
+    assert setting_text({"functions": [{"module": "train", "function": "filters"}]}) == "functions=filters"
     place = {"no_grad": {"file": "main.py", "function": "evaluate", "line": 159}}
     assert change_name("validation_loader", place).text == "validation_loader no_grad=main.py:159"
     both = change_name("workers", {"n": 2}, (r.Change(strategy="threads", setting={"compute": 1}),))

@@ -148,16 +148,22 @@ def _value_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     places = value if isinstance(value, list | tuple) else [value]
+    first = ""
     if places and all(isinstance(one, Mapping) and {"file", "line"} <= one.keys() for one in places):
         first = f"{places[0]['file']}:{places[0]['line']}"  # a place in the user's source
+    elif places and all(isinstance(one, Mapping) and "function" in one for one in places):
+        first = str(places[0]["function"])
+    if first:
         return first if len(places) == 1 else f"{first} and {len(places) - 1} more"
     whole = json.dumps(value, ensure_ascii=False, default=str)
     # a longer list or mapping is counted: the report's trial has it whole
+    if isinstance(value, Mapping) and value and not any(isinstance(each, Mapping | list) for each in value.values()):
+        whole = f"({setting_text(value)})"
     if len(whole) <= 40 or not isinstance(value, Mapping | list | tuple):
         return whole
     if isinstance(value, Mapping):
         return _value_text(next(iter(value.values()))) if len(value) == 1 else f"{len(value)} values"
-    return f"{len(value)} items"
+    return f"{len(value)} item{'' if len(value) == 1 else 's'}"
 
 
 def change_name(

@@ -46,7 +46,7 @@ class ValidationLoader(Strategy):
     """
 
     name = "validation_loader"
-    title = "evaluation in larger batches, of kept samples, without gradients, workers for it"
+    title = "evaluation in larger batches, without gradients, of kept samples"
     stages = frozenset({"evaluate"})
     risk = Risk.EXACT
     after = frozenset({"workers", "prepared_samples"})
@@ -131,12 +131,13 @@ class ValidationLoader(Strategy):
         edit, options = _divided(setting)
         lines = []
         options, kept_samples = dict(options), options.get("samples")
+        data = "valid_data" if kept_samples is None else "valid_samples"
         if kept_samples is not None:
             lines.append("valid_samples = [valid_data[i] for i in range(len(valid_data))]  # once, before training")
             del options["samples"]
         if options:
             written = ", ".join(f"{name}={value!r}" for name, value in options.items())
-            lines.append(f"valid_loader = DataLoader(valid_data, ..., {written})")
+            lines.append(f"valid_loader = DataLoader({data}, ..., {written})")
         if edit.get("no_grad"):
             lines.append(f"with torch.no_grad():  # around the loop in {edit['function']}")
         if "size" in edit:
