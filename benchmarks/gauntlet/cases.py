@@ -33,12 +33,12 @@ _CASES = (
     _accuracy("sleeping_reader", 0.72, "a reader that sleeps; the optimum is computable"),
     _accuracy("jpegs", 0.85, "large JPEG files, decoded in every epoch"),
     _accuracy("misconfigured", 0.9, "eight workers on two cores, no cache, evaluation one by one"),
-    _accuracy("airbench", 0.93, "a small ResNet; the expert follows airbench's plain recipe"),
-    _loss("tiny_gpt", 1.6, "a tiny GPT; the expert follows the first records of modded-nanogpt", _STEPS),
+    _accuracy("airbench", 0.93, "a small ResNet, after airbench's plain recipe"),
+    _loss("tiny_gpt", 1.6, "a tiny GPT, after the first records of modded-nanogpt", _STEPS),
     # its own target of 0.85 was reached by one of its first ten runs: a case without a score
     _ending_at(_accuracy("varied_texts", 0.75, "texts of 4 to 240 words, padded to 240")),
-    _loss("wide_softmax", 6.0, "8,000 classes, scored where none is asked for", _EPOCHS),
-    _accuracy("composer", 0.9, "a ResNet; the expert follows Composer's mild recipe"),
+    _loss("wide_softmax", 6.0, "8,000 classes, scored in vain", _EPOCHS),
+    _accuracy("composer", 0.9, "a ResNet, after Composer's mild recipe"),
 )
 _SMALL = ("--width", "8")
 _TWINS = {

@@ -12,13 +12,12 @@ from benchmarks.whole_runs.figures import EXPERT, PATCHED
 from benchmarks.whole_runs.page import Judged, ahead, experts_notes, figure, machines, outcome
 from benchmarks.whole_runs.tools import RIVALS
 
-HEAD = """Each case is a script as people write it, and the same training as an expert rewrites it. Whole runs to the
-same target are timed from process start to end, interleaved, with fresh seeds. Ratios are untouched seconds over the
-side's, above 1 is faster, with 95 % intervals over the rounds. Score: log(patched) / log(expert). *Algorithmic* is the
-part of a speedup that comes from fewer samples until the target, *exact* from fewer seconds a sample. "-" is not
-measured.
+HEAD = """Each case is a script, and the same training as an expert rewrites it. Whole runs to the same target are timed
+from process start to end, interleaved, with fresh seeds. Ratios are untouched seconds over the side's, above 1 is
+faster, with 95 % intervals over the rounds. Score: log(patched) / log(expert). *Algorithmic*: by fewer samples until
+the target; *exact*: by fewer seconds a sample. "-" is not measured.
 
-Rules: `benchmarks/gauntlet/RULES.md`. Reproduce: `make gauntlet CASE=jpegs`, under 15 minutes.
+Rules: `benchmarks/gauntlet/RULES.md`. Reproduce: `make gauntlet CASE=jpegs`.
 """
 
 
@@ -33,7 +32,9 @@ def render(document: dict[str, Any]) -> str:
         name = row["case"].removesuffix(PLACEBO)
         if name != row["case"] and not row.get("again"):
             of = machine_of(row), f"`{row['revision']}`", str(row.get("budget", "-"))
-            twins[of][not changes_nothing(row)].append(name)
+            kept = not changes_nothing(row)
+            judged = Judged(GAUNTLET.cases[row["case"]], document, of[0]).side(PATCHED)["speedup"] if kept else None
+            twins[of][kept].append(name if judged is None else f"{name}: {figure(judged)} judged")
     placebos = [[*of, *(", ".join(names) or "-" for names in found)] for of, found in twins.items()]
     targets = [[one.case.name, f"{one.case.metric} {one.case.target:g}", one.case.reason] for one in cases]
     started = [
@@ -50,11 +51,11 @@ def render(document: dict[str, Any]) -> str:
         HEAD,
         table(head, [_row(one) for one in cases]),
         _totals(cases),
-        "## Placebo twins\n\nThe expert's script where nothing can be gained; every first search.",
+        "## Placebo twins\n\nNothing is to be gained; every first search.",
         table(["machine", "revision", "budget", "kept nothing", "kept a change"], placebos),
         "## Other tools in the same rounds",
         *(others if rivals else [f"Not measured: {', '.join(RIVALS)}."]),
-        "## Without the start\n\nThe same runs, timed from their first step on.",
+        "## Without the start\n\nTimed from the first step on.",
         table(["case", AUTOOPT, "expert"], started),
         "## Machines",
         table(["machine", "case", "revision", "score", "autoopt", "expert"], machines(GAUNTLET, document, _score)),
