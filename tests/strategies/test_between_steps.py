@@ -6,6 +6,7 @@ import importlib
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from autoopt.benchmark import saving
 from autoopt.records import Change, Evaluated, Plan, RunParts, Site, Sites
+from autoopt.setup import Setup
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.rewriting.source import Refused, edited
@@ -325,6 +327,17 @@ def test_validation_samples_that_are_the_same_every_time_are_offered_to_be_kept(
         assert all("samples" not in each for each in others if each.get("num_workers"))
     else:
         assert not any("samples" in each for each in others)
+
+
+def test_validation_samples_are_kept_by_what_keeps_them_alone() -> None:
+    """Threads that read a sample sooner were handed to the class that keeps them, which has none."""
+    loader = DataLoader(Squares(), batch_size=4)
+    live = SimpleNamespace(training=SimpleNamespace(validation_data=loader), workload=SimpleNamespace(batch_size=4))
+    found = {**STRATEGY.inspect(live), "sample_seconds": 0.02}
+    assert found["deterministic"]
+    (first, *_) = STRATEGY.settings(sample_case(inspected={"validation_loader": found}))
+    made = STRATEGY.apply(Setup(), {**first, "samples": {**first["samples"], "workers": 0}}).evaluation["dataset"]
+    assert list(DataLoader(made(Squares()), batch_size=None))[:3] == list(DataLoader(Squares(), batch_size=None))[:3]
 
 
 @pytest.mark.parametrize(("kind", "less"), [("Pictures", True), ("Others", False)])

@@ -48,14 +48,10 @@ def kept(dataset: Any) -> Setting:
     except TypeError:
         return {"reason": "the dataset has no length"}
     indices = spread(dataset)
-    same, _ = under_seeds(dataset, indices)
-    if same:
-        made, seconds = timed(dataset, indices)
+    found, made = repeated(dataset, indices)
+    if found:
         hit = min(1.0, seconds_ratio(dataset, from_memory(indices, made), indices)) if indices else 1.0
-        size = max(map(item_bytes, made), default=0)
-        found = {"deterministic": True, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
-        threads = threads_ratio(dataset, indices, made, seconds)
-        return {**found, "handing_seconds": handing_seconds(made), "threads": threads}
+        return {**found, "hit": hit, "threads": threads_ratio(dataset, indices, made, found["sample_seconds"])}
     chain = chain_of(dataset)
     if not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
@@ -73,6 +69,17 @@ def kept(dataset: Any) -> Setting:
             found = {"prefix": length, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
             return {**found, "handing_seconds": handing_seconds(made)}
     return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
+
+
+def repeated(dataset: Any, indices: list[int]) -> tuple[Setting, list[Any]]:
+    """What keeping whole samples takes, and these; empty where they are not the same every time."""
+    same, _ = under_seeds(dataset, indices)
+    if not same:
+        return {}, []
+    made, seconds = timed(dataset, indices)
+    size = max(map(item_bytes, made), default=0)
+    taken = {"sample_seconds": seconds, "sample_bytes": size, "handing_seconds": handing_seconds(made)}
+    return {"deterministic": True, **taken}, made
 
 
 class Indexed:

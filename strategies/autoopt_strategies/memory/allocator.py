@@ -94,11 +94,12 @@ class Allocator(Strategy):
         if setting:
             return guessed(0.98, 1.1)
         seen, most = _share(case, case.page_faults), _share(case, _most_faults(case))
-        found = None if seen is None else tried_gain(case, 1.0 - seen, _stages(case))
-        if found is None or most is None or most - (seen or 0.0) < LEAST_SHARE:
+        if seen is None or most is None:
+            return None
+        found, other = (tried_gain(case, 1.0 - share, _stages(case)) for share in (seen, most))
+        if found is None or other is None or most - seen < LEAST_SHARE:
             return found
-        other = tried_gain(case, 1.0 - most, _stages(case))
-        return found if other is None else guessed(found.low, other.high, sqrt(found.value * other.value))
+        return guessed(found.low, other.high, sqrt(found.value * other.value))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{KEY: True} if case.device == "cuda" else {}]

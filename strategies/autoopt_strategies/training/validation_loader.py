@@ -129,12 +129,10 @@ class ValidationLoader(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         edit, options = _divided(setting)
-        lines = []
-        options, kept_samples = dict(options), options.get("samples")
-        data = "valid_data" if kept_samples is None else "valid_samples"
-        if kept_samples is not None:
+        lines, data = [], "valid_data"
+        if options.pop("samples", None):
             lines.append("valid_samples = [valid_data[i] for i in range(len(valid_data))]  # once, before training")
-            del options["samples"]
+            data = "valid_samples"
         if options:
             written = ", ".join(f"{name}={value!r}" for name, value in options.items())
             lines.append(f"valid_loader = DataLoader({data}, ..., {written})")
@@ -152,9 +150,7 @@ class ValidationLoader(Strategy):
         indices = probes.spread(dataset)
         if not indices:
             return {"reason": "validation samples are not read by their index"}
-        found = probes.kept(dataset)
-        if "deterministic" not in found:
-            found = {"sample_seconds": probes.timed(dataset, indices)[1]}
+        found = probes.repeated(dataset, indices)[0] or {"sample_seconds": probes.timed(dataset, indices)[1]}
         size = getattr(data, "batch_size", None) if data is not dataset else live.workload.batch_size
         options = {name: getattr(data, name, None) for name in ("num_workers", "persistent_workers", "pin_memory")}
         return {**found, "batch_size": size, **options}
@@ -307,7 +303,7 @@ def _left(case: Case, loader: Setting, setting: Setting) -> float:
     if "samples" in setting:
         found, samples = dict(case.inspected(ValidationLoader.name)), loader["samples"] or 0
         once = reading_seconds(found, samples, setting["samples"]) / max(case.planned_steps or every, every)
-        reading = reading * found["hit"] + once
+        reading = once
     else:
         reading *= _share(case, loader, then) / _share(case, loader, now)
     return computing + reading + _starting(case, then) + each_batch
