@@ -224,7 +224,7 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
     if data is None:
         return None
     options = {name: value for name, value in setup.loader.items() if name in _OF_VALIDATION} | dict(setup.evaluation)
-    batch_size, wrap = options.pop("batch_size", None), options.pop("dataset", as_it_is)
+    batch_size, wrap = options.pop("batch_size", None), options.pop("dataset", lambda dataset: dataset)
     for name in sorted(set(options) - set(_OF_VALIDATION)):
         raise WorkloadError(
             f"an option {name!r} of the validation loader cannot be set by a plan",
@@ -236,10 +236,6 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
     if size is None and isinstance(workload.train_data, DataLoader):
         size = workload.train_data.batch_size
     return loader_of_dataset(wrap(data), options, size or 32, seed, shuffle=False)
-
-
-def as_it_is(dataset: Any) -> Any:
-    return dataset
 
 
 def loader_of_dataset(dataset: Any, options: dict[str, Any], size: int | None, seed: int, *, shuffle: bool) -> Loader:

@@ -130,19 +130,18 @@ def validation_loader(workload: Any) -> tuple[DataLoader[Any], Generators]:
     """The same for the validation data, in its own order."""
     own: Generators = {}
     data = workload.valid_data
-    theirs = data if isinstance(data, DataLoader) else None
-    data = data if theirs is None else theirs.dataset
+    dataset = data.dataset if isinstance(data, DataLoader) else data
     for change in plan.valid_dataset:
-        data = change(data)
-    if theirs is not None:
-        return loader_like(theirs, data, own, **plan.valid_options), own
+        dataset = change(dataset)
+    if isinstance(data, DataLoader):
+        return loader_like(data, dataset, own, **plan.valid_options), own
     own["workers"] = torch.Generator()
     if plan.valid_batch_size is not None:
-        return DataLoader(data, generator=own["workers"], **plan.valid_options), own
+        return DataLoader(dataset, generator=own["workers"], **plan.valid_options), own
     size = workload.batch_size or 32
     if plan.own_loader:
         size = getattr(workload.train_data, "batch_size", None) or size
-    return DataLoader(data, batch_size=size, generator=own["workers"], **plan.valid_options), own
+    return DataLoader(dataset, batch_size=size, generator=own["workers"], **plan.valid_options), own
 
 
 def odd_training_loader(workload: Any, seed: int) -> Loader:
@@ -158,14 +157,13 @@ def odd_validation_loader(workload: Any, seed: int) -> Loader:
     """The same for the validation data, in its own order."""
     data, options = workload.valid_data, dict(**plan.valid_options)
     size = options.pop("batch_size", None)
-    theirs = data if isinstance(data, DataLoader) else None
-    data = data if theirs is None else theirs.dataset
+    dataset = data.dataset if isinstance(data, DataLoader) else data
     for change in plan.valid_dataset:
-        data = change(data)
-    if theirs is not None:
-        return rebuilt(theirs, data, options, size, seed, "valid")
+        dataset = change(dataset)
+    if isinstance(data, DataLoader):
+        return rebuilt(data, dataset, options, size, seed, "valid")
     size = size or getattr(workload.train_data, "batch_size", None) or 32
-    return loader_of_dataset(data, options, size, seed, shuffle=False)
+    return loader_of_dataset(dataset, options, size, seed, shuffle=False)
 
 
 class OnDevice:
