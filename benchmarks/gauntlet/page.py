@@ -23,8 +23,7 @@ Rules: `benchmarks/gauntlet/RULES.md`. Reproduce: `make gauntlet CASE=jpegs`.
 
 def render(document: dict[str, Any]) -> str:
     """The page: scores, rivals, machines, the experts' edits."""
-    every = {name: Judged(case, document) for name, case in GAUNTLET.cases.items()}
-    cases = [one for name, one in every.items() if not name.endswith(PLACEBO)]
+    cases = [Judged(case, document) for name, case in GAUNTLET.cases.items() if not name.endswith(PLACEBO)]
     parts = ["expert, exact", "expert, algorithmic"]
     head = ["case", "revision", "budget", "autoopt", "score", "expert", *parts]
     twins = defaultdict[tuple[str, str, str], tuple[list[str], list[str]]](lambda: ([], []))

@@ -321,12 +321,16 @@ def test_an_argument_that_a_picked_class_has_already_is_nothing_to_tell_of(tmp_p
     assert line_of(tmp_path, "optimizer") == "optimizer = kind(model.parameters(), lr=0.2)"
 
 
+def with_validation(folder: Path, call: str) -> Sites:
+    """Sites of a training's loader, and of a validation's that this call makes."""
+    text = LOADER.replace("CALL", "DataLoader(list(range(8)), num_workers=opt.workers)") + f"valid = {call}\n"
+    valid = sites_of(folder, text, "valid = ", kind="loader_validation").sites
+    sites = sites_of(folder, text, "loader = ")
+    return sites.model_copy(update={"sites": (*sites.sites, *valid)})
+
+
 def test_a_default_of_two_loaders_is_left_to_one_of_them(tmp_path: Path) -> None:
-    text = LOADER.replace("CALL", "DataLoader(list(range(8)), num_workers=opt.workers)")
-    text += "valid = DataLoader(list(range(8)), num_workers=opt.workers)\n"
-    valid = sites_of(tmp_path, text, "valid = ", kind="loader_validation").sites
-    sites = sites_of(tmp_path, text, "loader = ")
-    sites = sites.model_copy(update={"sites": (*sites.sites, *valid)})
+    sites = with_validation(tmp_path, "DataLoader(list(range(8)), num_workers=opt.workers)")
     other = Change(strategy="validation_loader", setting={"num_workers": 3})
     patch = patched(sites, WORKERS, other)
     assert [row.how for row in patch.changes] == ["patched", "patched"]
@@ -335,11 +339,7 @@ def test_a_default_of_two_loaders_is_left_to_one_of_them(tmp_path: Path) -> None
 
 
 def test_kept_validation_samples_go_around_the_dataset_of_its_loader_alone(tmp_path: Path) -> None:
-    text = LOADER.replace("CALL", "DataLoader(list(range(8)), num_workers=opt.workers)")
-    text += "valid = DataLoader(list(range(4)), batch_size=2, num_workers=opt.workers)\n"
-    valid = sites_of(tmp_path, text, "valid = ", kind="loader_validation").sites
-    sites = sites_of(tmp_path, text, "loader = ")
-    sites = sites.model_copy(update={"sites": (*sites.sites, *valid)})
+    sites = with_validation(tmp_path, "DataLoader(list(range(4)), batch_size=2, num_workers=opt.workers)")
     kept = {"samples": {"where": "memory", "workers": 2}, "num_workers": 0, "batch_size": 4}
     patch = patched(sites, Change(strategy="validation_loader", setting=kept))
     assert [row.how for row in patch.changes] == ["patched"]
