@@ -87,8 +87,7 @@ class LiveTraining(Protocol):
         openings: seconds until the first batch of each epoch was there.
         evaluates: an evaluation of its own is under way.
         evaluations: that it made by itself so far; ``evaluation_seconds``: of each, as far as they were timed.
-        validation_data: what evaluations read, a loader or a dataset; None where that is not known, or where they
-            read several.
+        validation_data: what evaluations read, loaders or a dataset, as far as that is known.
         stretch: the one that is under way, or was the latest.
         ends_at: the step at which it ends where nobody says otherwise; None where it comes to its end by itself.
         switches: parts of a setup that it can take on while it runs (``autoopt.benchmark.switching``).
@@ -133,7 +132,7 @@ class LiveTraining(Protocol):
     @property
     def evaluation_seconds(self) -> tuple[float, ...]: ...
     @property
-    def validation_data(self) -> Any: ...
+    def validation_data(self) -> tuple[Any, ...]: ...
     @property
     def stretch(self) -> Stretch: ...
     @property

@@ -403,8 +403,8 @@ class Training:
         return (), self.workload.target, known
 
     @property
-    def validation_data(self) -> Any:
-        return self.workload.valid_data
+    def validation_data(self) -> tuple[Any, ...]:
+        return () if self.workload.valid_data is None else (self.workload.valid_data,)
 
     def held_evaluations(self, count: int, seconds: float, stage: str) -> HeldEvaluations:
         evaluation, target, began = self.evaluation, self.workload.target, perf_counter()

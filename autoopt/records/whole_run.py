@@ -9,8 +9,8 @@ class Evaluated(Record):
     """The evaluations of a run as they were seen.
 
     ``samples``, ``batches``: that one reads; None where no loader gives them. ``gradients``: the model was called with
-    gradients on; ``training_mode``: while it was in training mode. ``training_data``: it read the training's loader,
-    for ``training_data_seconds``.
+    gradients on; ``training_mode``: while it was in training mode. ``draws``: it takes random numbers for each batch.
+    ``training_data``: it read the training's loader, for ``training_data_seconds``.
     ``file``, ``line``: where the model is called; ``calls``: how often, None where nobody counted. ``step``: the
     training step after which it began.
     """
@@ -21,6 +21,7 @@ class Evaluated(Record):
     batches: int | None = None
     gradients: bool = False
     training_mode: bool = False
+    draws: bool = False
     training_data: bool = False
     training_data_seconds: float | None = None
     file: str | None = None

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from autoopt.benchmark.clock import DeferredCost, Lap, StageClock, clock_for, deferred_cost_for, with_epochs
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.live import Printed, Stretch
 from autoopt.benchmark.losses import LossRecorder, number
+from autoopt.benchmark.seeding import random_state
 from autoopt.records import Evaluated
 from autoopt.script.boot import explained
 from autoopt.script.metric import form_of, repeated
@@ -78,6 +81,7 @@ class Interruption:
     batches: int = 0
     gradients: bool = False
     training_mode: bool = False
+    draws: bool = False
     training_data: bool = False
     training_data_seconds: float | None = None
     saving_seconds: float = 0.0
@@ -85,6 +89,16 @@ class Interruption:
     file: str | None = None
     line: int | None = None
     _read_from: float | None = None
+    _before_call: tuple[torch.Tensor, ...] = ()
+
+    def called(self) -> None:
+        """A model is called; whether numbers are drawn for each call shows from the first to the second one."""
+        self.calls += 1
+        if self.calls <= 2:
+            state = random_state()
+            now = state["torch"], *state.get("cuda", ())
+            self.draws = self.calls == 2 and not all(map(torch.equal, self._before_call, now))
+            self._before_call = now
 
     def reads_training_data(self, now: float) -> None:
         """A batch of the training's loader is asked for, or there was none left."""

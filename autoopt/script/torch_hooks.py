@@ -292,7 +292,7 @@ class TorchHooks:
             self.session.aside("evaluate")
             under_way = self.session.evaluating
             if under_way is not None:
-                under_way.calls += 1
+                under_way.called()
                 if under_way.calls == 1:  # how it calls the model, by its first call
                     under_way.gradients, under_way.training_mode = torch.is_grad_enabled(), module.training
                     if (found := model_place()) is not None:

@@ -213,11 +213,10 @@ class ScriptTraining:
         return self.session.evaluations
 
     @property
-    def validation_data(self) -> Any:
+    def validation_data(self) -> tuple[Any, ...]:
         sites = self.script.spec.script.sites if self.script.spec.script is not None else None
         lines = {(site.file, site.line) for site in sites.of("loader_validation")} if sites is not None else set()
-        found = self.script.hooks.roles.validating(lines)
-        return found[0] if len(found) == 1 else None
+        return tuple(self.script.hooks.roles.validating(lines))
 
     @property
     def evaluation_seconds(self) -> tuple[float, ...]:

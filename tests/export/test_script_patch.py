@@ -120,6 +120,12 @@ def test_each_line_that_makes_a_training_loader_gets_the_arguments(tmp_path: Pat
     validation = Change(strategy="validation_loader", setting={"num_workers": 1, "persistent_workers": True})
     after, _ = patched(tmp_path, text, validation, sites=sites)
     assert "DataLoader(Pictures(3), batch_size=9, num_workers=1, persistent_workers=True)" in after
+    third = sites_in(tmp_path, text, loader_validation="DataLoader(Pictures(2)").of("loader_validation")
+    both = sites.model_copy(update={"sites": (*sites.sites, *third)})
+    kept = {"batch_size": 256, "samples": {"where": "memory", "workers": 0}}
+    after, _ = patched(tmp_path, text, Change(strategy="validation_loader", setting=kept), sites=both)
+    for number in (2, 3):
+        assert f"DataLoader(KeptSamples(Pictures({number})), batch_size=256)" in after
 
 
 CALL = "DataLoader(Pictures(), batch_size=32, shuffle=True)"

@@ -54,6 +54,12 @@ WITHOUT_GRADIENTS = """\
     with torch.no_grad():
         print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
 """
+WITH_NOISE = """\
+    model.eval()
+    with torch.no_grad():
+        losses = [(model(x + torch.randn_like(x)).argmax(1) == y).float().mean() for x, y in valid]
+    print(f"epoch {epoch} val acc {torch.stack(losses).mean():.4f}")
+"""
 WITH_GRADIENTS = """\
     model.eval()
     print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
@@ -106,7 +112,8 @@ def watched(start_script: StartScript, folder: Path, evaluation: str) -> Sites:
 @pytest.mark.parametrize(
     ("evaluation", "expected"),
     [
-        (WITHOUT_GRADIENTS, {"samples": 90, "batches": 90, "gradients": False, "training_mode": False}),
+        (WITHOUT_GRADIENTS, {"samples": 90, "batches": 90, "gradients": False, "training_mode": False, "draws": False}),
+        (WITH_NOISE, {"samples": 90, "draws": True}),
         (WITH_GRADIENTS, {"gradients": True, "training_mode": False}),
         (IN_TRAINING_MODE, {"gradients": False, "training_mode": True}),
         (WITHOUT_A_LOADER, {"samples": None, "batches": None, "training_data": False}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -269,6 +270,16 @@ def test_workers_that_start_for_each_evaluation_are_charged_for_it(wait: float, 
     assert without, "in one batch they share out nothing"
 
 
+def test_an_evaluation_that_draws_numbers_for_each_batch_keeps_its_batches() -> None:
+    """Larger batches were timed for 42 s, and refused by a metric of other noise."""
+    case = evaluating(RUN, {"batch_size": 64, "num_workers": 4}, evaluate=1.5)
+    run = RUN.model_copy(update={"evaluations": (EVALUATED.model_copy(update={"draws": True}),)})
+    drawing = evaluating(run, {"batch_size": 64, "num_workers": 4}, evaluate=1.5)
+    offered = [list(STRATEGY.settings(each)) for each in (case, drawing)]
+    assert ["batch_size" in {*chain(*each)} for each in offered] == [True, False]
+    assert all(offered)
+
+
 EVALUATED = Evaluated(step=10, seconds=15.0, samples=640, batches=10)
 RUN = RunParts(steps=1000, step_seconds=0.2, evaluation_seconds=15.0, evaluate_every=10.0, evaluations=(EVALUATED,))
 
@@ -294,14 +305,15 @@ SAME = {"deterministic": True, "sample_seconds": 0.02, "sample_bytes": 1000, "hi
     ("found", "training", "kind", "calls", "offered"),
     [
         (SAME, {}, "Others", (), True),
+        ({**SAME, "loaders": 2}, {}, "Others", (1, 2), True),
         (SAME, {"reason": "random"}, "Pictures", (0,), True),
         (SAME, {"deterministic": True}, "Pictures", (), False),
         (SAME, {"deterministic": True}, "Others", (), True),
         (SAME, {}, "Others", (0, 1, 2), False),
         ({"sample_seconds": 0.02}, {}, "Others", (), False),
     ],
-    ids=["another class", "augmented training", "kept with the training's", "other class than kept", "made each time",
-         "random"],
+    ids=["another class", "two loaders", "augmented training", "kept with the training's", "other class than kept",
+         "made each time", "random"],
 )  # fmt: skip
 def test_validation_samples_that_are_the_same_every_time_are_offered_to_be_kept(
     found: dict[str, Any], training: dict[str, Any], kind: str, calls: tuple[int, ...], offered: bool
@@ -332,9 +344,12 @@ def test_validation_samples_that_are_the_same_every_time_are_offered_to_be_kept(
 def test_validation_samples_are_kept_by_what_keeps_them_alone() -> None:
     """Threads that read a sample sooner were handed to the class that keeps them, which has none."""
     loader = DataLoader(Squares(), batch_size=4)
-    live = SimpleNamespace(training=SimpleNamespace(validation_data=loader), workload=SimpleNamespace(batch_size=4))
+    other = DataLoader(Squares(), batch_size=2)
+    live = SimpleNamespace(
+        training=SimpleNamespace(validation_data=(loader, other)), workload=SimpleNamespace(batch_size=4)
+    )
     found = {**STRATEGY.inspect(live), "sample_seconds": 0.02}
-    assert found["deterministic"]
+    assert (found["deterministic"], found["loaders"], found["batch_size"]) == (True, 2, 4)
     (first, *_) = STRATEGY.settings(sample_case(inspected={"validation_loader": found}))
     made = STRATEGY.apply(Setup(), {**first, "samples": {**first["samples"], "workers": 0}}).evaluation["dataset"]
     assert list(DataLoader(made(Squares()), batch_size=None))[:3] == list(DataLoader(Squares(), batch_size=None))[:3]

@@ -150,7 +150,7 @@ class Placing:
     # arguments of calls
 
     def _place_arguments(self, edit: Edit) -> None:
-        """Arguments of a call; where several lines make training loaders or optimizers, each that takes them gets them.
+        """Arguments of a call; where several lines make loaders or optimizers, each that takes them gets them.
 
         A learning rate is that of a single optimizer.
         """
@@ -162,7 +162,7 @@ class Placing:
                 self.import_part(edits.source, part)
             edits.around[self._call(edits.source, site)] += edit.lines
             return
-        every = edit.at in ("loader", "optimizer") and "lr" not in edit.arguments
+        every = edit.at in ("loader", "evaluation", "optimizer") and "lr" not in edit.arguments
         sites = self.sites_of(kind) if every else (self.site(kind),)
         if edit.at == "optimizer":  # where no class takes them, the first site says so
             sites = tuple(s for s in sites if {*edit.arguments} <= {*(s.takes or s.options)}) or sites
@@ -334,10 +334,10 @@ class Placing:
                 self._where_written(Placing._evaluated, edit, other)
 
     def _place_evaluation_dataset(self, edit: Edit) -> None:
-        """Wraps what the evaluation's loader is given as its dataset."""
-        site = self.site("loader_validation")
-        self._makes_no(site, "loader_training")
-        self._evaluated(edit, site)
+        """Wraps what loaders of evaluations are given as their dataset."""
+        for site in self.sites_of("loader_validation"):
+            self._makes_no(site, "loader_training")
+            self._evaluated(edit, site)
 
     def _where_written(self, place: Callable[[Placing, Edit, Site], None], edit: Edit, site: Site) -> None:
         """Adds an edit at one more site; that does without where a user would not write it."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -80,6 +81,17 @@ def repeated(dataset: Any, indices: list[int]) -> tuple[Setting, list[Any]]:
     size = max(map(item_bytes, made), default=0)
     taken = {"sample_seconds": seconds, "sample_bytes": size, "handing_seconds": handing_seconds(made)}
     return {"deterministic": True, **taken}, made
+
+
+def all_repeated(datasets: list[Any]) -> Setting:
+    """The same of samples of several datasets, on the mean; seconds alone where some are not the same every time."""
+    found = []
+    for dataset in datasets:
+        indices = spread(dataset)
+        found.append(repeated(dataset, indices)[0] or {"sample_seconds": timed(dataset, indices)[1]})
+    known, sizes = set.intersection(*map(set, found)), list(map(len, datasets))
+    means = {name: fmean([each[name] for each in found], sizes) for name in known}
+    return means | ({"deterministic": True} if "deterministic" in known else {})
 
 
 class Indexed:

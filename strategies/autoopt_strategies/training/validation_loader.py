@@ -34,9 +34,9 @@ class ValidationLoader(Strategy):
     What it does: sets ``batch_size``, ``num_workers``, ``persistent_workers`` or ``pin_memory`` of the validation
         loader alone. An evaluation has no gradients to store, so that several training batches fit where one did.
         Samples that are the same in every evaluation are read once, before the first step, and kept (``samples``).
-        Where a script evaluates on the training's data as well, or with several loaders, the loop itself gets the
-        larger batches, in the same order and with the same draws; where it keeps what gradients would need, the loop
-        goes into ``torch.no_grad()``.
+        Where a script evaluates on the training's data as well, or a function makes the loaders of both, the loop
+        itself gets the larger batches, in the same order and with the same draws; where it keeps what gradients would
+        need, the loop goes into ``torch.no_grad()``.
     When it helps: evaluations take a good part of the run: in small batches, with gradients, with workers that are
         started for each of them, or with samples that are slow to prepare.
     When it does not: rare or short evaluations.
@@ -145,15 +145,14 @@ class ValidationLoader(Strategy):
 
     def inspect(self, live: Any) -> Setting:
         """Options of the validation's loader, what one of its samples takes, and whether it is the same every time."""
-        data = live.training.validation_data
-        dataset = getattr(data, "dataset", data)
-        indices = probes.spread(dataset)
-        if not indices:
+        loaders = live.training.validation_data
+        datasets = [getattr(data, "dataset", data) for data in loaders]
+        if not datasets or not all(map(probes.spread, datasets)):
             return {"reason": "validation samples are not read by their index"}
-        found = probes.repeated(dataset, indices)[0] or {"sample_seconds": probes.timed(dataset, indices)[1]}
-        size = getattr(data, "batch_size", None) if data is not dataset else live.workload.batch_size
+        data, found = loaders[0], probes.all_repeated(datasets)
+        size = getattr(data, "batch_size", None) if data is not datasets[0] else live.workload.batch_size
         options = {name: getattr(data, name, None) for name in ("num_workers", "persistent_workers", "pin_memory")}
-        return {**found, "batch_size": size, **options}
+        return {**found, "loaders": len(loaders), "batch_size": size, **options}
 
 
 def _divided(setting: Setting) -> tuple[Setting, Setting]:
@@ -170,7 +169,7 @@ def _divided(setting: Setting) -> tuple[Setting, Setting]:
 def _loader(case: Case) -> Setting | str:
     """The options of the loader under the incumbent; the reason where there is none to be changed.
 
-    ``samples``: that an evaluation reads. ``sample_seconds``: of preparing one in one process; of a script, as the
+    Several loaders of a script are as one, whose batches are the smallest. ``samples``: that an evaluation reads. ``sample_seconds``: of preparing one in one process; of a script, as the
     training's samples take.
     """
     facts, samples = case.workload, case.workload.valid_samples
@@ -179,9 +178,10 @@ def _loader(case: Case) -> Setting | str:
         seen, run = case.sites.of("loader_validation"), facts.run
         if run is None or run.evaluation_seconds is None or not run.evaluate_every:
             return "no evaluation was seen while the script was watched"
-        if len(seen) != 1:
-            return "no evaluation with a DataLoader was seen" if not seen else "several loaders evaluate"
-        samples, options = int(run.samples_per_evaluation) or None, dict(seen[0].options)
+        if not seen:
+            return "no evaluation with a DataLoader was seen"
+        least = min(seen, key=lambda site: site.options.get("batch_size") or 0)
+        samples, options = int(run.samples_per_evaluation) or None, dict(least.options)
         inspected = case.inspected(ValidationLoader.name)
         options["sample_seconds"] = inspected.get("sample_seconds") or sample_seconds(case)
     else:
@@ -212,19 +212,25 @@ def _around(case: Case, seen: Sequence[Any], find: Callable[[Path, int], Setting
 
 
 def _loop(case: Case) -> Setting | None:
-    """The loop of a script's evaluations, where it goes over more than one loader that only evaluates.
+    """The loop of a script's evaluations, where it goes over more than loaders whose lines make no others.
 
-    None where there is none, where models are left in training mode, where no loader is read (a model that writes text
-    calls itself in a loop, too), or where the batches are large already.
+    None where there is none, where models are left in training mode, where each batch draws numbers, where no loader is
+    read (a model that writes text calls itself in a loop, too), or where the batches are large already.
     """
     seen = _evaluations(case)
-    if case.sites is None or any(each.training_mode or each.file is None for each in seen):
+    if case.sites is None or any(each.training_mode or each.draws or each.file is None for each in seen):
         return None
-    several = len(case.sites.of("loader_validation")) > 1 or any(each.training_data for each in seen)
-    if not several or 2 * _usual_size(case) > _large(case):
+    made = [{_call(site) for site in case.sites.of(kind)} for kind in ("loader_training", "loader_validation")]
+    shared = bool(made[0] & made[1]) or any(each.training_data for each in seen)
+    if not shared or 2 * _usual_size(case) > _large(case):
         return None
     found = _around(case, seen, loop_around)
     return found and found | ({"no_grad": True} if _gradients(case) else {})
+
+
+def _call(site: Site) -> tuple[str, int, int | None]:
+    """Where the call of a site is."""
+    return site.file, site.line, site.end_column
 
 
 def _gradients(case: Case) -> Setting | None:
@@ -249,7 +255,8 @@ def _options(case: Case, loader: Setting) -> list[Setting]:
     """Batches, workers, and both, that may shorten an evaluation: the likeliest first."""
     large = min(_large(case), loader["samples"] or _large(case))
     batches: list[Setting] = [{}]
-    if loader["batch_size"] and 2 * loader["batch_size"] <= large:
+    drawn = any(each.draws for each in _evaluations(case))  # for each batch: larger ones get other numbers
+    if loader["batch_size"] and 2 * loader["batch_size"] <= large and not drawn:
         batches.append({"batch_size": large})
     workers: list[Setting] = [{}]
     if loader["num_workers"]:
@@ -276,11 +283,11 @@ def _keeping(case: Case, loader: Setting) -> Setting | str:
     if not loader["batch_size"]:
         return "the loader does not batch, so that an evaluation might change a kept sample in place"
     if sites is not None:
-        training, (own,) = sites.of("loader_training"), sites.of("loader_validation")
-        if len(own.calls) > 1:
+        training, own = sites.of("loader_training"), sites.of("loader_validation")
+        if sum(max(len(site.calls), 1) for site in own) > found.get("loaders", 1):
             return "each evaluation makes a loader of its own, which would read all samples again"
-        kind = own.options.get("dataset")
-        if samples_repeat(case) and any(site.options.get("dataset") == kind for site in training):
+        kinds = [{site.options.get("dataset") for site in each} for each in (training, own)]
+        if samples_repeat(case) and kinds[0] & kinds[1]:
             return "they are kept as the training's samples are"
     return with_room(case, found, loader["samples"] or 0)
 
