@@ -97,6 +97,8 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
 
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 _NONE = object()
+_WRAPPED = ("dataset", "collate")
+"""Parts of a setup that a patch puts a ``Wrap`` around."""
 _Called = Literal["evaluation", "loader", "wrapper"]
 FLAG_LINES = {
     "threads": "{torch}.set_num_threads({value})",
@@ -132,7 +134,7 @@ def edits_of(
     unsaid = [
         f"the {word}"
         for part, word in {**PARTS, "cadence": "cadence of evaluations"}.items()
-        if not all(isinstance(each, Wrap) for each in _added(old, new, part)) and not recipe.edits
+        if not recipe.edits and not all(part in _WRAPPED and isinstance(each, Wrap) for each in _added(old, new, part))
     ]
     if new.transfer.prefetch != old.transfer.prefetch and not recipe.edits:
         unsaid.append("batches that are copied ahead")
