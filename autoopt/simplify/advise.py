@@ -12,7 +12,7 @@ import torch
 
 from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.live import LiveTraining
-from autoopt.records import Advice, JsonDict, Peaks
+from autoopt.records import Advice, Peaks
 from autoopt.simplify.batches import Fetch, in_child, nbytes, restored
 from autoopt.simplify.costly import (
     CALLS,
@@ -332,10 +332,9 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
         return []  # what workers do next to the step is no share of it
     fetch = Fetch(loader)
 
-    def make() -> JsonDict:
+    def make() -> Found:
         with watched_calls() as found:
             loader.collate_fn(fetch.samples(fetch.indices(), fetch.size))
-        return {"found": [(name, *line, times) for (name, line), times in found.items()]}
+        return found
 
-    seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make)["found"]}
-    return advice_of_calls(seen, step, training.lengths.accumulation)
+    return advice_of_calls(in_child(make), step, training.lengths.accumulation)
