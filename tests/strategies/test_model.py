@@ -398,7 +398,7 @@ def test_the_smaller_model_is_trained_and_stands_before_other_changes_of_it() ->
         half.step(half.next())
     assert all(not torch.equal(p, before[name]) for name, p in half.model.named_parameters())
     setup = STRATEGY.apply(Setup().with_model(str), HALF)
-    assert [type(change).__name__ for change in setup.model] == ["Sized", "type"]
+    assert [getattr(change, "name", change) for change in setup.model] == ["autoopt_model.model_size:sized", str]
     whole.close()
     half.close()
 
@@ -409,7 +409,7 @@ def test_the_exported_script_builds_with_the_argument_and_trains_alike(tmp_path:
     plan = Plan(changes=(Change(strategy="model_size", setting=HALF),))
     made = script(HALF["build"], plan, REGISTRY, facts=facts)
     assert "Not in this script" not in made
-    assert 'Sized(build=build, arguments={"width": 16})' in made
+    assert 'partial(sized, build=build, arguments={"width": 16})' in made
     assert "import autoopt" not in made
     assert "class UserBuild" not in made
     other = script("elsewhere:build", plan, REGISTRY, facts=facts)
