@@ -233,7 +233,7 @@ TABLE = {
     ),
     "logits of rows with a label": Row(
         (Change(strategy="chunked_loss", setting={"path": "", "rows": 64, "labelled": True}),),
-        (f"{ADDED}DeferHead", '+    DeferHead("", rows=64, labelled=True)(model)'),
+        (f"{ADDED}defer_head", '+    defer_head(model, path="", rows=64, labelled=True)'),
         length=320,
     ),
     "short batches of ids": Row(

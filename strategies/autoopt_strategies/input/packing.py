@@ -6,8 +6,8 @@ import copy
 import functools
 from typing import Any
 
-from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.compute.rewriting.source import Refused, part_of, with_method
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
+from autoopt_strategies.compute.rewriting.source import Refused, with_method
 from autoopt_strategies.predictions import tried_gain
 from autoopt_strategies.trying import CLOSE, Setting, first_line
 
@@ -139,9 +139,7 @@ class Packing(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         code = "DataLoader(..., collate_fn=DataCollatorWithFlattening())  # transformers: one row, positions begin anew"
         note = "pack sequences: transformers.DataCollatorWithFlattening(), samples without padding"
-        line = f"pack_sequences({{model}}, multiple={setting['multiple']})"
-        edits = (Edit("model", lines=(line,), parts=(part_of(pack_sequences),)),)
-        return Recipe.noted(code, note, edits)
+        return Recipe.noted(code, note)
 
     def inspect(self, live: Any) -> Setting:
         """Places that are left of a batch, whether loss and gradients are the same, and how the seconds compare."""
