@@ -39,6 +39,11 @@ class Wrap:
     options: tuple[tuple[str, Any], ...] = ()
     evaluation: bool = False
 
+    @classmethod
+    def of(cls, function: Callable[..., Any], **options: Any) -> Wrap:
+        """The wrap of a class or function that is at hand."""
+        return cls(f"{function.__module__}:{function.__qualname__}", tuple(options.items()))
+
     def __call__(self, wrapped: Any) -> Any:
         return self.function(wrapped, **dict(self.options))
 

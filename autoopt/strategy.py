@@ -134,8 +134,8 @@ class Recipe:
     printed as a comment next to it.
 
     ``edits``: all that it puts into a script next to what follows from the setup by itself (arguments of the loader,
-    datasets and collate functions by ``Wrap``, moves, flags, precision, compilation of the whole model). A change of
-    anything else without edits stays with the plan.
+    datasets and collate functions by ``Wrap``, moves, flags, precision, compilation of the whole model). Without edits
+    a ``Wrap`` of the model is a line below it, and a change of anything else stays with the plan.
     """
 
     pytorch: str | None = None

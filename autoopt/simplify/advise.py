@@ -12,7 +12,7 @@ import torch
 
 from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.live import LiveTraining
-from autoopt.records import Advice, JsonDict, Peaks
+from autoopt.records import Advice, Peaks
 from autoopt.simplify.batches import Fetch, in_child, nbytes, restored
 from autoopt.simplify.costly import (
     CALLS,
@@ -27,7 +27,6 @@ from autoopt.simplify.costly import (
 )
 from autoopt.simplify.source import (
     Function,
-    Unused,
     WatchedStep,
     dataset_functions,
     dotted,
@@ -180,7 +179,7 @@ def double_advice(seen: WatchedStep, batch_lines: Iterable[tuple[str, Line | Non
     return found
 
 
-def unused_advice(unused: Iterable[Unused], step: float) -> list[Advice]:
+def unused_advice(training: LiveTraining, batch: Any, step: float) -> list[Advice]:
     """Submodules that are computed for nothing.
 
     Args:
@@ -189,12 +188,12 @@ def unused_advice(unused: Iterable[Unused], step: float) -> list[Advice]:
     return [
         _advice(
             "An output that the loss does not use",
-            f"the output of {item.module} does not reach the loss",
-            item.line,
+            f"the output of {module} does not reach the loss",
+            line,
             "leave it out in training, or use it",
-            min(1.0, item.seconds / step) if step > 0 else None,
+            min(1.0, seconds / step) if step > 0 else None,
         )
-        for item in unused
+        for module, line, seconds in unused_outputs(training.model, lambda: training.forward(batch))
     ]
 
 
@@ -280,7 +279,7 @@ def advise_training(
         on_device = [training.to_device(batch) for batch in batches]
         attempt(lambda: _step(training, functions, on_device))
         attempt(lambda: forced_in_step(training, on_device, running))
-        attempt(lambda: unused_advice(unused_outputs(training.model, lambda: training.forward(on_device[0])), running))
+        attempt(lambda: unused_advice(training, on_device[0], running))
     collate = timings.inputs.collate.seconds if timings.inputs.collate is not None else None
     function, size = function_of(training.loader.loader.collate_fn), nbytes(batches[0])
     rate, share = peaks.host_bandwidth(training.device.kind), running / timings.accumulation
@@ -332,10 +331,9 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
         return []  # what workers do next to the step is no share of it
     fetch = Fetch(loader)
 
-    def make() -> JsonDict:
+    def make() -> Found:
         with watched_calls() as found:
             loader.collate_fn(fetch.samples(fetch.indices(), fetch.size))
-        return {"found": [(name, *line, times) for (name, line), times in found.items()]}
+        return found
 
-    seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make)["found"]}
-    return advice_of_calls(seen, step, training.lengths.accumulation)
+    return advice_of_calls(in_child(make), step, training.lengths.accumulation)

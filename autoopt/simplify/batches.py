@@ -21,7 +21,6 @@ from autoopt.benchmark.contents import tensor_leaves
 from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_modes
 from autoopt.benchmark.switching import KeptState
-from autoopt.records import JsonDict
 
 
 class ChildFailed(Exception):  # noqa: N818
@@ -42,8 +41,10 @@ def forked(work: Callable[[], None], *, daemon: bool) -> Any:
     return process
 
 
-def in_child(measure: Callable[[], JsonDict], timeout: float = 120.0) -> JsonDict:
-    """Runs ``measure`` in a forked child with one compute thread and hands back its document.
+def in_child(measure: Callable[[], Any], timeout: float = 120.0) -> Any:
+    """Runs ``measure`` in a forked child with one compute thread and hands back what it returns.
+
+    It comes as bytes, tensors included: nothing of it needs the child any more.
 
     Raises:
         ChildFailed: it raised, died, or took longer than ``timeout`` seconds; it is gone then.
@@ -51,11 +52,14 @@ def in_child(measure: Callable[[], JsonDict], timeout: float = 120.0) -> JsonDic
     ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
 
     def child() -> None:
+        def send(kind: str, value: Any) -> None:
+            torch.save((kind, value), buffer := io.BytesIO())
+            theirs.send_bytes(buffer.getvalue())
+
         try:
-            answer: tuple[str, Any] = ("answer", measure())
+            send("answer", measure())
         except Exception as error:
-            answer = ("error", f"{type(error).__name__}: {error}".split("\n")[0])
-        theirs.send(answer)
+            send("error", f"{type(error).__name__}: {error}".split("\n")[0])
         theirs.close()
 
     process = forked(child, daemon=False)
@@ -63,7 +67,8 @@ def in_child(measure: Callable[[], JsonDict], timeout: float = 120.0) -> JsonDic
     try:
         if not ours.poll(timeout):
             raise ChildFailed(f"took longer than {timeout:.0f} s")
-        kind, value = ours.recv()
+        # of a process that was just forked here: of any class, and from nobody else
+        kind, value = torch.load(io.BytesIO(ours.recv_bytes()), weights_only=False)
     except EOFError:
         raise ChildFailed("its process died") from None
     finally:
@@ -74,7 +79,7 @@ def in_child(measure: Callable[[], JsonDict], timeout: float = 120.0) -> JsonDic
             process.join()
     if kind == "error":
         raise ChildFailed(value)
-    return dict(value)
+    return value
 
 
 @contextmanager
@@ -169,8 +174,7 @@ def cached_batches(training: LiveTraining, notes: list[str]) -> list[Any]:
         return list(training.next())
     if training.device.kind == "cpu":
         try:
-            packed = in_child(lambda: {"batches": _packed(_read(training))})["batches"]
-            return _unpacked(packed)
+            return list(in_child(lambda: _read(training)))
         except (ChildFailed, AttributeError, pickle.PickleError) as error:
             notes.append(f"the cached batch was read in the training process: {error}")
     generator = getattr(training.loader.loader, "generator", None)
@@ -212,19 +216,7 @@ def doubled_batch(training: LiveTraining) -> Any | None:
     if fetch.iterable or loader.batch_sampler is None:
         return None
 
-    def read() -> JsonDict:
-        indices = fetch.indices() + fetch.indices()
-        return {"batches": _packed([loader.collate_fn(fetch.samples(indices, 2 * fetch.size))])}
+    def read() -> Any:
+        return loader.collate_fn(fetch.samples(fetch.indices() + fetch.indices(), 2 * fetch.size))
 
-    return training.to_device(_unpacked(in_child(read)["batches"])[0])
-
-
-def _packed(batches: list[Any]) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(batches, buffer)
-    return buffer.getvalue()
-
-
-def _unpacked(packed: bytes) -> list[Any]:
-    """Batches of a child that this process has just forked itself: of any class, and from nobody else."""
-    return list(torch.load(io.BytesIO(packed), weights_only=False))
+    return training.to_device(in_child(read))

@@ -71,9 +71,8 @@ def cache_effects_of(
     pause = loader.seconds * training.lengths.accumulation
     found: JsonDict = {}
     if FEWEST_TURNS * (2 * loader.seconds + step_seconds) < time_limit:
-        found |= in_child(
-            lambda: {"cold_ratio": cold_batches(training, batches, time_limit / 2)}, timeout=10 * time_limit + 20.0
-        )
+        ratio = in_child(lambda: cold_batches(training, batches, time_limit / 2), timeout=10 * time_limit + 20.0)
+        found["cold_ratio"] = ratio
     if FEWEST_TURNS * (pause + 2 * step_seconds) < time_limit:
         idle = pause_like(wait, loader.seconds / samples - wait, samples * training.lengths.accumulation)
         ratio = ratio_after(lambda: training.whole_step(batches), idle, time_limit / 2, time.perf_counter)
@@ -293,7 +292,7 @@ def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = Fal
     if training.device.kind != "cpu" or fetch.iterable or loader.batch_sampler is None:
         return ()
     # micro-batches whose indices are drawn beforehand, and read again and again
-    indices = in_child(lambda: {"all": [fetch.indices() for _ in range(64)]})["all"]
+    indices = in_child(lambda: [fetch.indices() for _ in range(64)])
     threads = torch.get_num_threads()
     wanted = [
         pair for pair in fed_combinations(usable_cores(), threads, waits) if pair != (loader.num_workers, threads)

@@ -139,25 +139,14 @@ def dataset_functions(dataset: Any) -> list[Function]:
 
 
 @dataclass
-class LineSeconds:
-    """Seconds of a line with all that it calls: by the clock, and on a core."""
-
-    wall: float = 0.0
-    cpu: float = 0.0
-
-    @property
-    def wait(self) -> float:
-        return max(0.0, self.wall - self.cpu)
-
-
-@dataclass
 class LineProfile:
     """Lines of the user's source, and which line each function was called from: a tracer that adds them up.
 
     It leaves out what tracing itself took: lines that *call* a traced function would be charged for all of its lines.
     """
 
-    spent: dict[Place, LineSeconds] = field(default_factory=lambda: defaultdict(LineSeconds))
+    wall: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
+    cpu: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
     callers: dict[CodeType, set[Place | None]] = field(default_factory=lambda: defaultdict(set))
     runs: int = 0
     _open: dict[FrameType, tuple[int, float, float]] = field(default_factory=dict)
@@ -172,18 +161,19 @@ class LineProfile:
         """
         found: list[Deeper] = []
         above: Place | None = None
+        wait = {place: max(0.0, wall - self.cpu[place]) for place, wall in self.wall.items()}
+        spent = {"wall": self.wall, "cpu": self.cpu, "wait": wait}[kind]
         # tracing slows Python down
         roots = {code for code, callers in self.callers.items() if None in callers}
-        traced = sum(getattr(spent, kind) for (code, _), spent in self.spent.items() if code in roots)
+        traced = sum(seconds for (code, _), seconds in spent.items() if code in roots)
         traced /= max(self.runs, 1)
         scale = (1.0 if total is None or traced <= 0 else min(1.0, total / traced)) / max(self.runs, 1)
         while len(found) < 6:
             codes = {code for code, callers in self.callers.items() if above in callers}
-            lines = [(place, spent) for place, spent in self.spent.items() if place[0] in codes]
-            if not lines:
+            place = max((place for place in spent if place[0] in codes), key=lambda place: spent[place], default=None)
+            if place is None:
                 break
-            place, spent = max(lines, key=lambda item: float(getattr(item[1], kind)))
-            seconds = getattr(spent, kind) * scale
+            seconds = spent[place] * scale
             if seconds <= 0 or (found and seconds < WORTH * found[-1].seconds) or place == above:
                 break
             found.append(link(place[0].co_filename, place[1], seconds))
@@ -197,7 +187,7 @@ class LineProfile:
             seconds: of what the lines belong to; none takes longer.
             least: share of them below which it is left out.
         """
-        lines = [(place, spent.wall / self.runs) for place, spent in self.spent.items() if of(place[0])]
+        lines = [(place, wall / self.runs) for place, wall in self.wall.items() if of(place[0])]
         (code, line), cost = max(lines, key=lambda item: item[1], default=((None, 0), 0.0))
         if code is None or cost < least * seconds:
             return ()
@@ -218,9 +208,8 @@ class LineProfile:
         if event in ("line", "return") and frame in self._open:
             wall, cpu = time.perf_counter(), time.thread_time()
             line, since, used = self._open[frame]
-            spent = self.spent[(frame.f_code, line)]
-            spent.wall += wall - self._wall - since
-            spent.cpu += cpu - self._cpu - used
+            self.wall[frame.f_code, line] += wall - self._wall - since
+            self.cpu[frame.f_code, line] += cpu - self._cpu - used
             self._goes_on(frame, wall, cpu)
             if event == "return":
                 del self._open[frame]
@@ -365,19 +354,14 @@ def watch(run: Callable[[], Any], device: torch.device) -> WatchedStep:
     return mode.seen
 
 
-@dataclass
-class Unused:
-    """A submodule whose output does not reach the loss, the line that calls it, and the seconds of its forward."""
+def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> list[tuple[str, Line | None, float]]:
+    """Submodules that are computed for nothing, since their outputs are not in the loss's graph.
 
-    module: str
-    line: Line | None
-    seconds: float = 0.0
-
-
-def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> list[Unused]:
-    """Submodules that are computed for nothing: their outputs are not in the loss's graph."""
+    Of each its name, the line that calls it, and the seconds of its forward.
+    """
     tensors: dict[str, list[torch.Tensor]] = defaultdict(list)
-    seen: dict[str, Unused] = {}
+    lines: dict[str, Line | None] = {}
+    seconds: dict[str, float] = defaultdict(float)
     began: dict[str, float] = {}
     handles: list[Any] = []
 
@@ -386,9 +370,8 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
             began[name] = time.perf_counter()
 
         def end(module: nn.Module, inputs: Any, made: Any) -> None:
-            one = seen.setdefault(name, Unused(name, None))
-            one.seconds += time.perf_counter() - began[name]
-            one.line = one.line or users_line(sys._getframe(1))
+            seconds[name] += time.perf_counter() - began[name]
+            lines[name] = lines.get(name) or users_line(sys._getframe(1))
             tensors[name] += tensor_leaves(made)
 
         handles.extend([module.register_forward_pre_hook(begin), module.register_forward_hook(end)])
@@ -404,7 +387,8 @@ def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> lis
     reached = set(history(loss))
     graphs = {name: {tensor.grad_fn for tensor in made} - {None} for name, made in tensors.items()}
     names = {name for name, nodes in graphs.items() if nodes and nodes.isdisjoint(reached)}
-    return [seen[name] for name in seen if name in names and not any(name.startswith(f"{o}.") for o in names)]
+    outer = [name for name in lines if name in names and not any(name.startswith(f"{o}.") for o in names)]
+    return [(name, lines[name], seconds[name]) for name in outer]
 
 
 # where a thread is, sampled

@@ -51,8 +51,7 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
     with training.apart(), kept_random_state():
         if not getattr(loader.dataset, "empty", False):
             try:  # in a forked child: the dataset's caches and the loader's random numbers must stay as they are
-                found = in_child(lambda: measure_inputs(loader, seconds * 0.4).model_dump(), timeout=seconds * 4 + 30)
-                inputs = InputTimings.model_validate(found)
+                inputs = in_child(lambda: measure_inputs(loader, seconds * 0.4), timeout=seconds * 4 + 30)
             except ChildFailed as error:
                 notes.append(f"the input side was not measured: {error}")
         batches = cached_batches(training, notes)

@@ -102,13 +102,13 @@ def train_teacher(path: Path) -> dict[str, float]:
 def distilled(checkpoint: str, path: Path) -> dict[str, float]:
     """Trains a net of half the width towards one that ``autoopt train`` has trained, as the strategy does."""
     from autoopt.latency.tasks import load_weights
-    from autoopt_model.distillation import TowardsTeacher, with_teacher
+    from autoopt_model.distillation import towards_teacher, with_teacher
 
     torch.manual_seed(0)
     workload, wise, narrow = build(), net(), net(24)
     load_weights(wise, Path(checkpoint))
     criterion = nn.CrossEntropyLoss()
-    workload.loss = TowardsTeacher()(lambda model, batch: criterion(model(batch[0]), batch[1]))
+    workload.loss = towards_teacher(lambda model, batch: criterion(model(batch[0]), batch[1]))
     return _trained(workload, with_teacher(narrow, wise), path, narrow)
 
 

@@ -5,30 +5,23 @@ from __future__ import annotations
 import copy
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
-from autoopt_model.pruning import Narrowed, frozen_inputs, narrowing, to_users_model
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy, Wrap
+from autoopt_model.pruning import narrowed, narrowing, to_users_model
 from autoopt_strategies.trying import Setting, Settings, more_or_less
 
 RATIOS = (0.5, 0.7, 0.3)
 WEIGHT, TEMPERATURE = 0.5, 2.0
 
 
-@dataclass(frozen=True)
-class Student:
-    """``teacher -> student``: the teacher with a part of its channels, which hears the teacher while it trains.
+def student_of(model: Any, ratio: float, inputs: Any) -> Any:
+    """The model with a part of its channels, which hears the whole one while it trains.
 
     Args:
-        ratio, inputs: see :class:`autoopt_model.pruning.Narrowed`.
+        ratio, inputs: see :func:`autoopt_model.pruning.narrowed`.
     """
-
-    ratio: float
-    inputs: tuple[tuple[tuple[int, ...], str], ...]
-
-    def __call__(self, model: Any) -> Any:
-        return with_teacher(Narrowed(self.ratio, self.inputs)(copy.deepcopy(model)), model)
+    return with_teacher(narrowed(copy.deepcopy(model), ratio, inputs), model)
 
 
 def with_teacher(student: Any, teacher: Any) -> Any:
@@ -53,42 +46,32 @@ def with_teacher(student: Any, teacher: Any) -> Any:
     return Taught()
 
 
-@dataclass(frozen=True)
-class TowardsTeacher:
-    """``loss -> loss`` with a share for the distance of the student's softened answers from the teacher's.
+def towards_teacher(
+    loss: Callable[[Any, Any], Any], weight: float = WEIGHT, temperature: float = TEMPERATURE
+) -> Callable[[Any, Any], Any]:
+    """The loss with a share for the distance of the student's softened answers from the teacher's.
 
     Args:
         weight: of the teacher; the labels have the rest.
         temperature: by which logits are divided before they are compared.
     """
+    import torch
+    import torch.nn.functional as F
 
-    weight: float = WEIGHT
-    temperature: float = TEMPERATURE
+    def distilled(model: Any, batch: Any) -> Any:
+        value = loss(model, batch)
+        taught = next((module for module in model.modules() if hasattr(module, "unregistered")), None)
+        if taught is None or taught.said is None:
+            return value
+        student, teacher = (  # logits, or an answer with more to it
+            F.log_softmax((answer if isinstance(answer, torch.Tensor) else answer.logits) / temperature, -1)
+            for answer in taught.said
+        )
+        taught.said = None
+        near = F.kl_div(student, teacher, reduction="none", log_target=True).sum(-1).mean() * temperature**2
+        return (1 - weight) * value + weight * near
 
-    def __call__(self, loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        import torch
-        import torch.nn.functional as F
-
-        def distilled(model: Any, batch: Any) -> Any:
-            value = loss(model, batch)
-            taught = next((module for module in model.modules() if hasattr(module, "unregistered")), None)
-            if taught is None or taught.said is None:
-                return value
-            student, teacher = (  # logits, or an answer with more to it
-                answer if isinstance(answer, torch.Tensor) else getattr(answer, "logits", answer)
-                for answer in taught.said
-            )
-            taught.said = None
-            near = F.kl_div(
-                F.log_softmax(student / self.temperature, -1),
-                F.log_softmax(teacher / self.temperature, -1),
-                reduction="none",
-                log_target=True,
-            )
-            near = near.sum(-1).mean() * self.temperature**2
-            return (1 - self.weight) * value + self.weight * near
-
-        return distilled
+    return distilled
 
 
 class Distillation(Strategy):
@@ -126,8 +109,10 @@ class Distillation(Strategy):
         return more_or_less(*({"ratio": ratio, **fixed} for ratio in RATIOS))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        student = Student(setting["ratio"], frozen_inputs(setting["inputs"]))
-        return setup.with_model(student).with_loss(TowardsTeacher(setting["weight"], setting["temperature"]))
+        narrower, softer = (
+            {name: setting[name] for name in names} for names in (("ratio", "inputs"), ("weight", "temperature"))
+        )
+        return setup.with_model(Wrap.of(student_of, **narrower)).with_loss(Wrap.of(towards_teacher, **softer))
 
     def recipe(self, setting: Setting) -> Recipe:
         t, weight = setting["temperature"], setting["weight"]

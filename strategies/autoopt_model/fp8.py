@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_model.lora import open_linear_layers
 from autoopt_strategies.predictions import compute_gain, declared, operator_share
 from autoopt_strategies.trying import Setting, Settings, until_kept
@@ -20,25 +20,18 @@ LEAST = 512
 RECIPES = ("tensorwise", "rowwise")
 
 
-@dataclass(frozen=True)
-class InFloat8:
-    """``model -> model`` whose named linear layers multiply in fp8; weights, gradients and sums stay as they are.
+def in_float8(model: Any, layers: tuple[str, ...], recipe: str = "tensorwise", emulate: bool = False) -> Any:
+    """The model, whose named linear layers multiply in fp8; weights, gradients and sums stay as they are.
 
     Args:
         layers: names of linear modules.
         recipe: one scale for a whole tensor (``tensorwise``) or for each row (``rowwise``).
         emulate: computes the same rounding in float32, for devices without fp8: exact to test with, and slow.
     """
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # type: ignore[import-untyped]
 
-    layers: tuple[str, ...]
-    recipe: str = "tensorwise"
-    emulate: bool = False
-
-    def __call__(self, model: Any) -> Any:
-        from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # type: ignore[import-untyped]
-
-        config = replace(Float8LinearConfig.from_recipe_name(self.recipe), emulate=self.emulate, pad_inner_dim=True)
-        return convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name in self.layers)
+    config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=emulate, pad_inner_dim=True)
+    return convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name in layers)
 
 
 class Fp8(Strategy):
@@ -94,8 +87,7 @@ class Fp8(Strategy):
         return [] if case.setup.compile is not None else [Change(strategy="compile", setting={"mode": "default"})]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        emulate = bool(setting.get("emulate", False))
-        return setup.with_model(InFloat8(tuple(setting["layers"]), setting["recipe"], emulate))
+        return setup.with_model(Wrap.of(in_float8, **{**setting, "layers": tuple(setting["layers"])}))
 
     def recipe(self, setting: Setting) -> Recipe:
         line = (
@@ -122,7 +114,7 @@ class Fp8(Strategy):
             return {"reason": f"no linear layer of {LEAST} features or more on both sides, in multiples of {MULTIPLE}"}
         if importlib.util.find_spec("torchao") is None:
             return {"reason": "torchao is not installed: pip install 'torch-autoopt[model]'"}
-        if live.ratio_with(InFloat8(tuple(layers))) is None:
+        if live.ratio_with(Wrap.of(in_float8, layers=tuple(layers))) is None:
             return {"reason": "a copy of the model does not train with fp8 layers"}
         return {"layers": layers}
 

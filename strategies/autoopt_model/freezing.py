@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.trying import Setting, Settings, more_or_less
 
 SHARES = (0.5, 0.75, 0.25)
 """Of the layers, from the input on; more where half of them may be frozen, fewer where not."""
 
 
-@dataclass(frozen=True)
-class Freeze:
-    """``model -> model``: parameters below these names are trained no more."""
-
-    prefixes: tuple[str, ...]
-
-    def __call__(self, model: Any) -> Any:
-        for name, parameter in model.named_parameters():
-            if name.startswith(self.prefixes):
-                parameter.requires_grad_(False)
-        return model
+def frozen(model: Any, prefixes: tuple[str, ...]) -> Any:
+    """The model, in place, whose parameters below these names are trained no more."""
+    for name, parameter in model.named_parameters():
+        if name.startswith(prefixes):
+            parameter.requires_grad_(False)
+    return model
 
 
 class Freezing(Strategy):
@@ -62,7 +56,7 @@ class Freezing(Strategy):
         return more_or_less(*({"prefixes": [prefix for prefix, _ in layers[:count]]} for count in counts))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_model(Freeze(tuple(setting["prefixes"])))
+        return setup.with_model(Wrap.of(frozen, prefixes=tuple(setting["prefixes"])))
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.trying import Setting, Settings, kept
 
 RANKS = (8, 32, 2)
@@ -16,29 +15,22 @@ LEAST_SAVING = 2.0
 """Where fewer times less is trained, there is little to be had."""
 
 
-@dataclass(frozen=True)
-class Adapted:
-    """``model -> model`` with adapters of low rank at the targets, in place; heads are trained as they are.
+def adapted(model: Any, rank: int, targets: tuple[str, ...], heads: tuple[str, ...]) -> Any:
+    """The model, in place, with adapters of low rank at the targets; heads are trained as they are.
 
     Args:
         rank: of the two matrices next to each weight; their product is scaled by 2.
         targets: names of linear modules.
         heads: names of modules that are trained as a whole.
     """
+    from peft import LoraConfig, inject_adapter_in_model
 
-    rank: int
-    targets: tuple[str, ...]
-    heads: tuple[str, ...]
-
-    def __call__(self, model: Any) -> Any:
-        from peft import LoraConfig, inject_adapter_in_model
-
-        config = LoraConfig(r=self.rank, lora_alpha=2 * self.rank, target_modules=list(self.targets))
-        adapted = inject_adapter_in_model(config, model)
-        for name, parameter in adapted.named_parameters():
-            whole = name.startswith(tuple(f"{head}." for head in self.heads))
-            parameter.requires_grad_("lora_" in name or whole)
-        return adapted
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(targets))
+    model = inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        whole = name.startswith(tuple(f"{head}." for head in heads))
+        parameter.requires_grad_("lora_" in name or whole)
+    return model
 
 
 class Lora(Strategy):
@@ -87,9 +79,10 @@ class Lora(Strategy):
                 return
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        adapted = setup.with_model(Adapted(setting["rank"], tuple(setting["targets"]), tuple(setting["heads"])))
+        names = {name: tuple(setting[name]) for name in ("targets", "heads")}
         factor = setup.batch.learning_rate_factor * setting.get("learning_rate_factor", 1.0)
-        return adapted.with_batch(learning_rate_factor=factor)
+        changed = setup.with_model(Wrap.of(adapted, rank=setting["rank"], **names))
+        return changed.with_batch(learning_rate_factor=factor)
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (

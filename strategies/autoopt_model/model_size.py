@@ -10,7 +10,7 @@ from math import isfinite, prod
 from time import perf_counter
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, UserBuild
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, UserBuild, Wrap
 from autoopt_strategies.compute.rewriting.source import Refused
 from autoopt_strategies.predictions import LEAST_SAVING, compute_gain, declared
 from autoopt_strategies.trying import Setting, Settings, first_line, kept
@@ -29,21 +29,15 @@ TINY = {
 }
 
 
-@dataclass(frozen=True)
-class Sized:
-    """``model -> model``: the one that the user's ``build`` gives for other arguments; the one given is let go of.
+def sized(model: Any, build: Callable[..., Any], arguments: Mapping[str, int]) -> Any:
+    """The model that the user's ``build`` gives for other arguments; the one given is let go of.
 
     Args:
         build: the user's, called afresh.
         arguments: whole numbers by the names of its parameters.
     """
-
-    build: Callable[..., Any]
-    arguments: Mapping[str, int]
-
-    def __call__(self, model: Any) -> Any:
-        model.to("cpu")  # its weights need no room on the device
-        return self.build(**self.arguments).model
+    model.to("cpu")  # its weights need no room on the device
+    return build(**arguments).model
 
 
 class ModelSize(Strategy):
@@ -106,9 +100,9 @@ class ModelSize(Strategy):
                 arguments[name] = values[further]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        sized = Sized(UserBuild(setting["build"]), dict(setting["arguments"]))
+        smaller = Wrap.of(sized, build=UserBuild(setting["build"]), arguments=dict(setting["arguments"]))
         # It stands before all changes of the model: what they did to the one that is let go of would be lost.
-        return dataclasses.replace(setup, model=(sized, *setup.model))
+        return dataclasses.replace(setup, model=(smaller, *setup.model))
 
     def recipe(self, setting: Setting) -> Recipe:
         arguments = ", ".join(f"{name}={value}" for name, value in setting["arguments"].items())

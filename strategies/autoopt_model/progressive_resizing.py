@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.trying import Setting, Settings, first_line, more_or_less
 
 SHARES = (0.3, 0.6, 0.15)
@@ -16,9 +15,10 @@ SIZES = (0.5, 0.75)
 MULTIPLE, LEAST = 4, 16
 
 
-@dataclass(frozen=True)
-class Resized:
-    """``step -> step`` on images of the size that belongs to the step.
+def growing(
+    step: Any, own: Sequence[int], sizes: Sequence[Sequence[int]], full_from: int
+) -> Callable[[list[Any]], Any]:
+    """The step on images of the size that belongs to it.
 
     The count of steps stands in the optimizer's first group, which checkpoints hold: a training that is resumed goes on
     at the size where it stood.
@@ -28,25 +28,19 @@ class Resized:
         sizes: height, width, and the step from which on.
         full_from: the first step at the images' own size.
     """
+    if not hasattr(step, "optimizer"):
+        raise ValueError("progressive resizing must wrap the step first: leave cuda_graphs out of the plan")
 
-    own: tuple[int, int]
-    sizes: tuple[tuple[int, int, int], ...]
-    full_from: int
+    def resized(batches: list[Any]) -> Any:
+        group = step.optimizer.param_groups[0]  # another one after a checkpoint was loaded
+        number = group.get("resized_steps", 0)
+        group["resized_steps"] = number + 1
+        begun = [(height, width) for height, width, begins in sizes if number >= begins]
+        if number >= full_from or not begun:
+            return step(batches)
+        return step([at_size(batch, own, begun[-1]) for batch in batches])
 
-    def __call__(self, step: Any) -> Callable[[list[Any]], Any]:
-        if not hasattr(step, "optimizer"):
-            raise ValueError("progressive resizing must wrap the step first: leave cuda_graphs out of the plan")
-
-        def resized(batches: list[Any]) -> Any:
-            group = step.optimizer.param_groups[0]  # another one after a checkpoint was loaded
-            number = group.get("resized_steps", 0)
-            group["resized_steps"] = number + 1
-            begun = [(height, width) for height, width, begins in self.sizes if number >= begins]
-            if number >= self.full_from or not begun:
-                return step(batches)
-            return step([at_size(batch, self.own, begun[-1]) for batch in batches])
-
-        return resized
+    return resized
 
 
 class ProgressiveResizing(Strategy):
@@ -90,9 +84,7 @@ class ProgressiveResizing(Strategy):
         return more_or_less(*(setting_of(own, share, steps) for share in SHARES))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        sizes = tuple((int(h), int(w), int(begins)) for h, w, begins in setting["sizes"])
-        height, width = setting["own"]
-        return setup.with_step(Resized((int(height), int(width)), sizes, int(setting["full_from"])))
+        return setup.with_step(Wrap.of(growing, **setting))
 
     def recipe(self, setting: Setting) -> Recipe:
         sides = ", ".join(f"{h}x{w} from {begins}" for h, w, begins in setting["sizes"])
@@ -123,14 +115,14 @@ class ProgressiveResizing(Strategy):
         return {"own": list(own)}
 
 
-def at_size(batch: Any, own: tuple[int, int], size: tuple[int, int]) -> Any:
+def at_size(batch: Any, own: Sequence[int], size: tuple[int, int]) -> Any:
     """A batch with its images at another size; what is no image of their own size stays as it is."""
     import torch
     from torch.utils._pytree import tree_map
 
     def resized(item: Any) -> Any:
         image = isinstance(item, torch.Tensor) and item.dim() == 4 and item.is_floating_point()
-        if not image or tuple(item.shape[-2:]) != own:
+        if not image or [*item.shape[-2:]] != [*own]:
             return item
         return torch.nn.functional.interpolate(item, size, mode="area")
 

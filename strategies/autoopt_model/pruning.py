@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.predictions import LEAST_SAVING
 from autoopt_strategies.trying import Setting, Settings, first_line, more_or_less
 
@@ -16,39 +15,33 @@ ROUND_TO = 4
 """Channels are left in multiples of this, which vector units and heads of attention want."""
 
 
-@dataclass(frozen=True)
-class Narrowed:
-    """``model -> model`` with a part of the channels of each layer removed, in place.
+def narrowed(model: Any, ratio: float, inputs: Any) -> Any:
+    """The model, in place, with a part of the channels of each layer removed.
 
     Args:
         ratio: of channels that go, those with the smallest weights first.
         inputs: shape and dtype of each tensor that the model is called with.
     """
+    import torch
+    import torch_pruning as tp  # type: ignore[import-untyped]
+    from torch import nn
 
-    ratio: float
-    inputs: tuple[tuple[tuple[int, ...], str], ...]
-
-    def __call__(self, model: Any) -> Any:
-        import torch
-        import torch_pruning as tp  # type: ignore[import-untyped]
-        from torch import nn
-
-        device = next(model.parameters()).device
-        example = []
-        for shape, name in self.inputs:
-            dtype = getattr(torch, name)
-            make = torch.randn if dtype.is_floating_point else torch.zeros
-            example.append(make(shape, dtype=dtype, device=device))
-        weighty = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
-        training = model.training
-        state = torch.get_rng_state()
-        pruner = tp.pruner.BasePruner(
-            model.eval(), tuple(example), importance=tp.importance.GroupMagnitudeImportance(p=2),
-            pruning_ratio=self.ratio, ignored_layers=weighty[-1:], round_to=ROUND_TO,
-        )  # fmt: skip
-        pruner.step()
-        torch.set_rng_state(state)
-        return model.train(training)
+    device = next(model.parameters()).device
+    example = []
+    for shape, name in inputs:
+        dtype = getattr(torch, name)
+        make = torch.randn if dtype.is_floating_point else torch.zeros
+        example.append(make(shape, dtype=dtype, device=device))
+    weighty = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    training = model.training
+    state = torch.get_rng_state()
+    pruner = tp.pruner.BasePruner(
+        model.eval(), tuple(example), importance=tp.importance.GroupMagnitudeImportance(p=2),
+        pruning_ratio=ratio, ignored_layers=weighty[-1:], round_to=ROUND_TO,
+    )  # fmt: skip
+    pruner.step()
+    torch.set_rng_state(state)
+    return model.train(training)
 
 
 def to_users_model(case: Case, name: str, unknown: str) -> Applies:
@@ -93,7 +86,7 @@ class Pruning(Strategy):
         return more_or_less(*({"ratio": ratio, "inputs": inputs} for ratio in RATIOS))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_model(Narrowed(setting["ratio"], frozen_inputs(setting["inputs"])))
+        return setup.with_model(Wrap.of(narrowed, **setting))
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (
@@ -114,11 +107,6 @@ def narrowing(training: Any) -> Setting:
         return {"reason": "torch-pruning is not installed: pip install 'torch-autoopt[model]'"}
     inputs = inputs_of(training)
     return {"reason": inputs} if isinstance(inputs, str) else narrowed_copy(training.model, inputs)
-
-
-def frozen_inputs(inputs: Any) -> tuple[tuple[tuple[int, ...], str], ...]:
-    """Shapes and dtypes as a setting holds them, as a transform keeps them."""
-    return tuple((tuple(shape), str(dtype)) for shape, dtype in inputs)
 
 
 def inputs_of(training: Any) -> list[list[Any]] | str:
@@ -148,7 +136,7 @@ def narrowed_copy(model: Any, inputs: list[list[Any]]) -> Setting:
 
     before = sum(p.numel() for p in model.parameters())
     try:
-        copied = Narrowed(RATIOS[0], frozen_inputs(inputs))(copy.deepcopy(model))
+        copied = narrowed(copy.deepcopy(model), RATIOS[0], inputs)
         tensors = [torch.zeros(shape, dtype=getattr(torch, name)) for shape, name in inputs]
         device = next(model.parameters()).device
         with torch.no_grad():

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.trying import Setting, Settings
 
 
-@dataclass(frozen=True)
-class FakeQuantized:
-    """``model -> model`` whose linear layers round weights, and inputs, to eight bits and compute in floating point.
+def fake_quantized(model: Any, activations: bool = True) -> Any:
+    """The model, whose linear layers round weights, and inputs, to eight bits and compute in floating point.
 
     Names and shapes of the weights stay, so that a checkpoint loads into the model as it was.
 
@@ -20,21 +18,14 @@ class FakeQuantized:
         activations: rounds inputs as well, token by token, as ``int8_dynamic`` serves; else weights alone, as
             ``int8_weight_only`` does.
     """
+    import torch
+    from torchao.quantization import quantize_  # type: ignore[import-untyped]
+    from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig  # type: ignore[import-untyped]
 
-    activations: bool = True
-
-    def __call__(self, model: Any) -> Any:
-        import torch
-        from torchao.quantization import quantize_  # type: ignore[import-untyped]
-        from torchao.quantization.qat import (  # type: ignore[import-untyped]
-            IntxFakeQuantizeConfig,
-            QATConfig,
-        )
-
-        weights = IntxFakeQuantizeConfig(torch.int8, "per_channel", is_symmetric=True)
-        inputs = IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False) if self.activations else None
-        quantize_(model, QATConfig(activation_config=inputs, weight_config=weights, step="prepare"))
-        return model
+    weights = IntxFakeQuantizeConfig(torch.int8, "per_channel", is_symmetric=True)
+    inputs = IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False) if activations else None
+    quantize_(model, QATConfig(activation_config=inputs, weight_config=weights, step="prepare"))
+    return model
 
 
 class QuantizationAware(Strategy):
@@ -77,7 +68,7 @@ class QuantizationAware(Strategy):
         yield {"activations": True}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_model(FakeQuantized(bool(setting["activations"])))
+        return setup.with_model(Wrap.of(fake_quantized, activations=bool(setting["activations"])))
 
     def recipe(self, setting: Setting) -> Recipe:
         inputs = 'IntxFakeQuantizeConfig(torch.int8, "per_token")' if setting["activations"] else "None"

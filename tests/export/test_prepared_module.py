@@ -233,7 +233,7 @@ TABLE = {
     ),
     "logits of rows with a label": Row(
         (Change(strategy="chunked_loss", setting={"path": "", "rows": 64, "labelled": True}),),
-        (f"{ADDED}DeferHead", '+    DeferHead("", rows=64, labelled=True)(model)'),
+        (f"{ADDED}defer_head", '+    defer_head(model, path="", rows=64, labelled=True)'),
         length=320,
     ),
     "short batches of ids": Row(
@@ -394,8 +394,8 @@ def test_a_hook_of_the_model_comes_from_the_file_beside_the_script(tmp_path: Pat
     found = put_row(tmp_path, replace(TABLE["samples kept"], plan=(change,)))
     assert [each.how for each in found.changes] == ["patched"]
     assert changed_lines(found.patch.diff.split("--- /dev/null")[0]) == [
-        f"{ADDED}PackSequences",
-        "+    PackSequences(8)(model)",
+        f"{ADDED}pack_sequences",
+        "+    pack_sequences(model, multiple=8)",
     ]
     module = found.texts["prepared.py"]
     assert module.count("\n") < 130

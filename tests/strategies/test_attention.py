@@ -30,7 +30,7 @@ from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.flash_attention import switch_attention
 from autoopt_strategies.compute.rewriting.attention import attends, ratios, survey_training, through
 from autoopt_strategies.compute.rewriting.attention_source import statements
-from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edited
+from autoopt_strategies.compute.rewriting.source import edited, rewrite_functions
 from benchmarks.attention import models
 from benchmarks.attention.models import OWN, Model, NanoGPT, Size
 from scripted import PLAIN, REGISTRY, changed_lines, patched, put, sites_in
@@ -117,11 +117,11 @@ def test_copies_pickles_and_derived_classes_are_what_their_author_wrote() -> Non
 def test_the_plan_alone_edits_another_model_and_leaves_one_of_another_kind() -> None:
     """As a trial and the exported script do: names that went through JSON, no search, no batch."""
     plain, _, found = pair("rotary")
-    change = RewriteFunctions(tuple(json.loads(json.dumps(found["functions"]))), statements)
-    model = change(copy.deepcopy(plain))
+    functions = json.loads(json.dumps(found["functions"]))
+    model = rewrite_functions(copy.deepcopy(plain), functions, statements)
     assert is_fused(model, tokens())
     same_training(plain, model, tokens())
-    assert type(change(Model(NanoGPT, SIZE)).layers[0]) is NanoGPT
+    assert type(rewrite_functions(Model(NanoGPT, SIZE), functions, statements).layers[0]) is NanoGPT
 
 
 def test_dropout_keeps_its_rate_in_training_and_goes_in_evaluation() -> None:

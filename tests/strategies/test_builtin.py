@@ -1,10 +1,13 @@
-"""Every strategy that is shipped, by what it declares, a new one by its line in ``BUILTIN``; and what is predicted."""
+"""Every strategy that is shipped, by what it declares, a new one by its line in ``BUILTIN``; and one's own."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+from autoopt.cli import main
 from autoopt.records import Change, Estimate, Plan
+from autoopt.records.facts import TensorFacts
 from autoopt.registry import load_strategies
 from autoopt.search.planner import predict
 from autoopt.setup import Setup
@@ -23,6 +28,7 @@ from autoopt.testing import StrategyTestCase
 from autoopt.testing.method_cards import page, shipped
 from autoopt.testing.strategies import example_of, sample_case, sample_facts, tiny_workload, train_few_steps
 from autoopt_strategies.input import probes
+from modules import module_of
 from tests.strategies.stand_ins import promised
 
 REGISTRY = load_strategies()
@@ -294,3 +300,45 @@ def test_one_index_is_timed_at_the_size_of_the_batch() -> None:
     assert found["index"] == "tensor"
     assert 0.0 < found["ratio"] <= 1.0
     assert [index for index in seen if isinstance(index, torch.Tensor)][-1].shape == (5,)
+
+
+# A strategy of one's own: the guide followed to the letter, the example that it names, the reference of the API.
+
+GUIDE = (ROOT / "docs" / "how-to" / "write-a-strategy.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "reference" / "strategy-api.md").read_text(encoding="utf-8")
+
+
+class TestExample(StrategyTestCase):
+    strategy = module_of(ROOT / "examples" / "custom_strategy.py").LabelSmoothing()
+
+    def case(self) -> Any:
+        labels = TensorFacts(path="[1]", shape=(64,), dtype="int64", bytes=512)
+        return dataclasses.replace(sample_case(), workload=sample_facts(batch=(*sample_facts().batch, labels)))
+
+
+def test_the_guide_works_as_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in re.findall(r"```python file=(\S+)\n(.*?)```", GUIDE, re.S):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    commands = re.findall(r"^\$ (.*)$", GUIDE, re.M)
+    tests = next(command for command in commands if "pytest" in command)
+    words = [sys.executable, *tests.removeprefix("python ").split(), "-p", "no:cacheprovider"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    listing = next(command for command in commands if command.startswith("autoopt strategies"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(listing.split()[1:]) == 0
+    assert "larger_epsilon" in capsys.readouterr().out
+
+
+def test_the_reference_lists_every_method_of_a_setup_with_its_arguments() -> None:
+    rows = dict(re.findall(r"^\| `(with_\w+)\((.*?)\)` \|", REFERENCE, re.M))
+    for name, method in inspect.getmembers(Setup, inspect.isfunction):
+        if not name.startswith("with_"):
+            continue
+        assert name in rows, f"{name} is missing in docs/reference/strategy-api.md"
+        named = [p.name for p in inspect.signature(method).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        if named:
+            assert rows[name].replace("=", "").split(", ") == named

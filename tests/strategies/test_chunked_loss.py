@@ -15,7 +15,7 @@ from autoopt.benchmark.losses import loss_head
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
-from autoopt_strategies.compute.deferred_head import DeferHead, Logits, head_of_loss
+from autoopt_strategies.compute.deferred_head import Logits, defer_head, head_of_loss
 from tests.strategies.stand_ins import in_trial, promised, small_workload
 
 REGISTRY = load_strategies()
@@ -117,7 +117,7 @@ def test_loss_and_gradients_are_the_same(loss: Any, tied: bool, multiple: int, c
     model = Speaker(bias=not tied, tied=tied)
     want, wanted = gradients(copy.deepcopy(model), loss)
     assert not chunks
-    got, found = gradients(DeferHead("head", 3, multiple)(copy.deepcopy(model)), loss)
+    got, found = gradients(defer_head(copy.deepcopy(model), "head", 3, multiple), loss)
     assert bool(chunks) == (loss in IN_CHUNKS)
     assert max(chunks, default=0) <= 3
     assert got == pytest.approx(want, rel=1e-5)
@@ -139,7 +139,7 @@ def test_rows_without_a_label_get_no_logits(loss: Any, chunks: list[int]) -> Non
 
     model = Speaker()
     want, wanted = gradients(copy.deepcopy(model), masked)
-    got, found = gradients(DeferHead("head", 5, labelled=True)(copy.deepcopy(model)), masked)
+    got, found = gradients(defer_head(copy.deepcopy(model), "head", 5, labelled=True), masked)
     assert 0 < sum(chunks) < 0.7 * batch().numel()
     assert got == pytest.approx(want, rel=1e-5)
     for name, gradient in wanted.items():
@@ -163,7 +163,7 @@ def test_the_history_of_a_loss_tells_its_head_and_its_labels() -> None:
 def test_under_autocast_the_loss_is_float32_as_before(chunks: list[int]) -> None:
     model = Speaker()
     want, wanted = gradients(copy.deepcopy(model), shifted, torch.bfloat16)
-    got, found = gradients(DeferHead("head", 7)(copy.deepcopy(model)), shifted, torch.bfloat16)
+    got, found = gradients(defer_head(copy.deepcopy(model), "head", 7), shifted, torch.bfloat16)
     assert chunks
     assert got == pytest.approx(want, rel=1e-3)
     for name, gradient in wanted.items():
@@ -172,7 +172,7 @@ def test_under_autocast_the_loss_is_float32_as_before(chunks: list[int]) -> None
 
 
 def test_evaluation_and_copies_are_what_they_were() -> None:
-    plain, model = Speaker(), DeferHead("head", 3)(Speaker())
+    plain, model = Speaker(), defer_head(Speaker(), "head", 3)
     assert isinstance(model(batch()), Logits)
     assert model(batch()).shape == (4, 11, WORDS)
     assert type(copy.deepcopy(model)(batch())) is Logits
@@ -260,7 +260,7 @@ def test_models_that_make_their_loss_themselves(name: str, chunks: list[int]) ->
         return model(input_ids=ids, labels=ids).loss  # type: ignore[no-any-return]
 
     want, wanted = gradients(copy.deepcopy(model), own)
-    got, found = gradients(DeferHead(path, 5)(copy.deepcopy(model)), own)
+    got, found = gradients(defer_head(copy.deepcopy(model), path, 5), own)
     assert chunks
     assert got == pytest.approx(want, rel=1e-5)
     for parameter, gradient in wanted.items():

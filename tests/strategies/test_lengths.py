@@ -19,7 +19,7 @@ from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case
 from autoopt.workload import Workload
-from autoopt_strategies.input.packing import PackSequences, packable, packed, placed
+from autoopt_strategies.input.packing import pack_sequences, packable, packed, placed
 from autoopt_strategies.input.sequences import GroupByLength, Grouped, cut, group_by_length, needed, size_of
 from autoopt_strategies.training.length_grouping import padding_shares
 from tests.strategies.stand_ins import in_trial, promised, small_workload
@@ -334,13 +334,13 @@ def test_a_causal_model_of_transformers_has_the_same_loss_and_gradients(model: A
 
 def test_training_goes_the_same_way_and_counts_the_same_samples() -> None:
     usual, samples = losses(texts(llama()), Setup(), 6)
-    with_packing, counted = losses(texts(llama()), Setup().with_model(PackSequences()), 6)
+    with_packing, counted = losses(texts(llama()), Setup().with_model(pack_sequences), 6)
     assert with_packing == pytest.approx(usual, rel=1e-4)
     assert samples == counted == 48
 
 
 def test_evaluation_is_left_as_it_is() -> None:
-    model, batch = PackSequences()(llama()), Texts()[0]
+    model, batch = pack_sequences(llama()), Texts()[0]
     whole = {name: value.unsqueeze(0) for name, value in batch.items()}
     assert model.eval()(**whole).logits.shape[:2] == (1, 32)
     assert model.train()(**whole).logits.shape[:2] == (1, 32 if sum(batch["attention_mask"]) > 24 else 24)

@@ -29,8 +29,8 @@ from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, tiny_workload
-from autoopt_model.distillation import Distillation, TowardsTeacher, with_teacher
-from autoopt_model.fp8 import Fp8, InFloat8, large_layers
+from autoopt_model.distillation import Distillation, towards_teacher, with_teacher
+from autoopt_model.fp8 import Fp8, in_float8, large_layers
 from autoopt_model.freezing import Freezing, layers_of
 from autoopt_model.lora import Lora, adaptable
 from autoopt_model.model_size import ModelSize, integer_defaults
@@ -150,7 +150,7 @@ def test_the_student_hears_its_teacher_in_training_alone_and_is_saved_without_it
     assert set(taught.state_dict()) == {"student.weight", "student.bias"}
     assert len(list(taught.parameters())) == 2
     plain = cross_entropy(taught, (x, y))
-    loss = TowardsTeacher(weight=0.5, temperature=2.0)(cross_entropy)
+    loss = towards_teacher(cross_entropy, weight=0.5, temperature=2.0)
     mixed = loss(taught, (x, y))
     near = F.kl_div(
         F.log_softmax(student(x) / 2, -1), F.softmax(teacher(x) / 2, -1), reduction="batchmean"
@@ -177,7 +177,7 @@ def test_eight_bit_products_round_and_their_weights_are_trained() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(OrderedDict(body=nn.Linear(16, 32), relu=nn.ReLU(), head=nn.Linear(32, 16)))
     x = torch.randn(6, 16)
-    rounded = InFloat8(("body",), emulate=True)(copy.deepcopy(plain))
+    rounded = in_float8(copy.deepcopy(plain), ("body",), emulate=True)
     assert list(rounded.state_dict()) == list(plain.state_dict())
     assert type(rounded.head) is nn.Linear
     error = (rounded(x) - plain(x)).abs().max() / plain(x).abs().max()
@@ -398,7 +398,7 @@ def test_the_smaller_model_is_trained_and_stands_before_other_changes_of_it() ->
         half.step(half.next())
     assert all(not torch.equal(p, before[name]) for name, p in half.model.named_parameters())
     setup = STRATEGY.apply(Setup().with_model(str), HALF)
-    assert [type(change).__name__ for change in setup.model] == ["Sized", "type"]
+    assert [getattr(change, "name", change) for change in setup.model] == ["autoopt_model.model_size:sized", str]
     whole.close()
     half.close()
 
@@ -409,7 +409,7 @@ def test_the_exported_script_builds_with_the_argument_and_trains_alike(tmp_path:
     plan = Plan(changes=(Change(strategy="model_size", setting=HALF),))
     made = script(HALF["build"], plan, REGISTRY, facts=facts)
     assert "Not in this script" not in made
-    assert 'Sized(build=build, arguments={"width": 16})' in made
+    assert 'partial(sized, build=build, arguments={"width": 16})' in made
     assert "import autoopt" not in made
     assert "class UserBuild" not in made
     other = script("elsewhere:build", plan, REGISTRY, facts=facts)

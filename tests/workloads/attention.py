@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from autoopt_strategies.compute.rewriting.attention import survey_attention
 from autoopt_strategies.compute.rewriting.attention_source import statements
-from autoopt_strategies.compute.rewriting.source import RewriteFunctions
+from autoopt_strategies.compute.rewriting.source import rewrite_functions
 from autoopt_strategies.compute.rewriting.survey import NoDropout
 
 WIDTH = 16
@@ -25,7 +25,7 @@ def rewrite(model: nn.Module, *args: Any) -> dict[str, Any]:
             model(*args)
 
     found = survey_attention(model, run)
-    RewriteFunctions(tuple(found["functions"]), statements)(model)
+    rewrite_functions(model, found["functions"], statements)
     return found
 
 

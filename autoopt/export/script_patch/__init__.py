@@ -16,7 +16,7 @@ from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
 from autoopt.script.applicable import READ_BY, marks_steps
 from autoopt.setup import Precision, Setup, Wrap
-from autoopt.strategy import Edit
+from autoopt.strategy import Edit, Risk
 
 __all__ = ["Placed", "placed"]
 
@@ -97,6 +97,8 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
 
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 _NONE = object()
+_WRAPPED = ("dataset", "collate")
+"""Parts of a setup whose ``Wrap`` a patch says as the call that it is; the model's stand below it."""
 _Called = Literal["evaluation", "loader", "wrapper"]
 FLAG_LINES = {
     "threads": "{torch}.set_num_threads({value})",
@@ -121,9 +123,11 @@ def edits_of(
         Its edits; the precision that it trains in, where it sets one; and what no edit says, empty where all is said.
     """
     old, new = registry.fold(before), registry.fold(before.with_change(change))
-    recipe = registry[change.strategy].recipe(dict(change.setting))
-    edits = [*_of_setup(old, new, sites), *recipe.edits]
-    in_class = any(edit.at == "function" for edit in recipe.edits) and bool(_added(old, new, "dataset"))
+    strategy = registry[change.strategy]
+    own = strategy.recipe(dict(change.setting)).edits
+    below = () if own else _of_model(old, new, strategy.risk)
+    edits = [*_of_setup(old, new, sites), *own, *below]
+    in_class = any(edit.at == "function" for edit in own) and bool(_added(old, new, "dataset"))
     if in_class and new.loader.get("num_workers") == 0:  # evaluations read the same class
         edits.append(Edit("dataset", arguments={"num_workers": 0}))
     if marks_steps(new, sites) and not marks_steps(old, sites):
@@ -132,11 +136,13 @@ def edits_of(
     unsaid = [
         f"the {word}"
         for part, word in {**PARTS, "cadence": "cadence of evaluations"}.items()
-        if not all(isinstance(each, Wrap) for each in _added(old, new, part)) and not recipe.edits
+        if not own
+        and not (part == "model" and below)
+        and not all(part in _WRAPPED and isinstance(each, Wrap) for each in _added(old, new, part))
     ]
-    if new.transfer.prefetch != old.transfer.prefetch and not recipe.edits:
+    if new.transfer.prefetch != old.transfer.prefetch and not own:
         unsaid.append("batches that are copied ahead")
-    if new.compile != old.compile and new.compile is not None and new.compile.regional and not recipe.edits:
+    if new.compile != old.compile and new.compile is not None and new.compile.regional and not own:
         unsaid.append("which blocks are compiled")
     if new.batch.warmup_steps != old.batch.warmup_steps:
         unsaid.append("warm-up")
@@ -162,6 +168,17 @@ def _wraps(
             # of a dataset: samples that only its batches complete
             alone = bool(_added(old, new, "collate")) if at == "dataset" else not each.evaluation
             yield Edit(only if alone else at, (_wrapped(each, at),), parts=(each.name,), arguments=arguments)
+
+
+def _of_model(old: Setup, new: Setup, risk: Risk) -> tuple[Edit, ...]:
+    """Lines below the model that change it, of a change whose recipe has no edits of its own.
+
+    Another model, with what it may need besides, stays with the plan.
+    """
+    wraps = [each for each in _added(old, new, "model") if isinstance(each, Wrap)]
+    if risk is Risk.MODEL or len(wraps) < len(_added(old, new, "model")):
+        return ()
+    return tuple(Edit("model", (_wrapped(each, "model"),), parts=(each.name,)) for each in wraps)
 
 
 def _wrapped(wrap: Wrap, what: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from math import prod
 from typing import Any
 
-from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.channels_last import to_channels_last
 from autoopt_strategies.predictions import FASTER, at_most, compute_gain, operator_share, peak_ratio, ranged, tried_gain
 from autoopt_strategies.trying import Setting
@@ -133,20 +133,16 @@ class Amp(Strategy):
 
     def recipe(self, setting: Setting) -> Recipe:
         if setting["dtype"] == "float32":
-            edit = Edit("model", ("in_float32({model})",), parts=(SINGLE.name,))
             lines = "model.float()  # and what it takes: batch.float()"
-            return Recipe(edits=(edit,), pytorch=lines, lightning={"precision": "32-true"})
+            return Recipe(pytorch=lines, lightning={"precision": "32-true"})
         short = SHORT[setting["dtype"]]
         lines = f"with torch.autocast(device.type, dtype=torch.{setting['dtype']}):\n    loss = ..."
         if setting.get("loss_scaling"):
             lines += "\nscaler.scale(loss).backward()  # scaler = torch.amp.GradScaler(device.type)"
             lines += "\nscaler.step(optimizer)\nscaler.update()"
-        edits: tuple[Edit, ...] = ()
         if setting.get("sigmoid"):
             lines = f"sigmoids_in_full(model)  # probabilities in float32\n{lines}"
-            edits = (Edit("model", ("sigmoids_in_full({model})",), parts=(FULL.name,)),)
         return Recipe(
-            edits=edits,
             pytorch=lines,
             lightning={"precision": "16-mixed" if short == "fp16" else "bf16-mixed"},
             transformers={short: True},

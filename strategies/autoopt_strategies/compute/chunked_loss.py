@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.predictions import seconds_of, tried_gain
 from autoopt_strategies.trying import Setting, Settings, while_kept
 
@@ -74,9 +73,7 @@ class ChunkedLoss(Strategy):
         return [(EXTRA, self._each(case.inspected(self.name), case.device)[0])] if self.applies(case) else []
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        from autoopt_strategies.compute.deferred_head import DeferHead
-
-        return setup.with_model(DeferHead(**setting))
+        return setup.with_model(Wrap("autoopt_strategies.compute.deferred_head:defer_head", tuple(setting.items())))
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (
@@ -84,20 +81,17 @@ class ChunkedLoss(Strategy):
             "    loss = loss + checkpoint(lambda rows: F.cross_entropy(head(rows), ..., reduction='sum'), rows)"
         )
         note = "head and loss in chunks, as optimized_train.py does, or Liger's fused linear cross-entropy"
-        others = [f"{name}={value}" for name, value in setting.items() if name != "path"]
-        line = f"DeferHead({', '.join([json.dumps(setting['path']), *others])})({{model}})"
-        edits = (Edit("model", lines=(line,), parts=("autoopt_strategies.compute.deferred_head:DeferHead",)),)
-        return Recipe.noted(code, note, edits)
+        return Recipe.noted(code, note)
 
     def inspect(self, live: Any) -> Setting:
         """The head whose logits go into a cross-entropy, and its seconds whole and in chunks."""
-        from autoopt_strategies.compute.deferred_head import DeferHead, head_of_loss, seconds_of_head
+        from autoopt_strategies.compute.deferred_head import head_of_loss, seconds_of_head
 
         found = head_of_loss(live, LEAST_BYTES)
         if "path" not in found:
             return found
         each = self._each(found, live.device.kind)
-        seconds = seconds_of_head(live, found, [DeferHead(**setting) for setting in each])
+        seconds = seconds_of_head(live, found, each)
         names = ["whole", *(str(setting["rows"]) for setting in each)]
         micro_batches = live.training.lengths.accumulation
         return {**found, "seconds": dict(zip(names, seconds, strict=True)), "micro_batches": micro_batches}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.predictions import COMPUTE, after_paying, busy_share, declared, gain, issued, ranged, seconds_of
 from autoopt_strategies.trying import Setting, Settings, kept
 
@@ -29,17 +28,11 @@ NO_TOOLS = ("working triton installation", "Failed to find C compiler", "too old
 triton supports is missing."""
 
 
-@dataclass(frozen=True)
-class CompileLoss:
-    """``loss -> loss`` that is compiled, the model that it calls with it: one graph of both."""
+def compiled_loss(loss: Callable[..., Any], mode: str | None, dynamic: bool | None) -> Callable[..., Any]:
+    """The loss, and the model that it calls, as one graph."""
+    import torch
 
-    mode: str | None = None
-    dynamic: bool | None = None
-
-    def __call__(self, loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        import torch
-
-        return torch.compile(loss, mode=self.mode, dynamic=self.dynamic)
+    return torch.compile(loss, mode=mode, dynamic=dynamic)
 
 
 class CompileModel(Strategy):
@@ -146,8 +139,8 @@ class CompileModel(Strategy):
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         mode = None if setting["mode"] == "default" else setting["mode"]
         dynamic = setting.get("dynamic")
-        compiled = setup.with_compile(mode=mode, dynamic=dynamic, regional=bool(setting.get("regional", False)))
-        return compiled.with_loss(CompileLoss(mode, dynamic)) if setting.get("loss") else compiled
+        setup = setup.with_compile(mode=mode, dynamic=dynamic, regional=bool(setting.get("regional", False)))
+        return setup.with_loss(Wrap.of(compiled_loss, mode=mode, dynamic=dynamic)) if setting.get("loss") else setup
 
     def recipe(self, setting: Setting) -> Recipe:
         options = [] if setting["mode"] == "default" else [f'mode="{setting["mode"]}"']

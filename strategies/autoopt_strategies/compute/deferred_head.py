@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -23,10 +22,11 @@ from autoopt_strategies.compute.rewriting.source import with_method
 from autoopt_strategies.compute.rewriting.survey import same
 from autoopt_strategies.trying import first_line
 
+How = tuple[int, int, bool]
 
-@dataclass(frozen=True)
-class DeferHead:
-    """``model -> model`` whose head leaves its logits to the loss.
+
+def defer_head(model: nn.Module, path: str, rows: int, multiple: int = 1, labelled: bool = False) -> nn.Module:
+    """The model, in place, whose head leaves its logits to the loss.
 
     Args:
         path: of the head, an ``nn.Linear``.
@@ -35,25 +35,17 @@ class DeferHead:
         labelled: no logits are made of rows whose label is ignored; a CUDA device is waited for to count the others.
     """
 
-    path: str
-    rows: int
-    multiple: int = 1
-    labelled: bool = False
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        """:class:`Logits` in training; elsewhere, and where it is compiled, a linear layer as it was."""
+        if not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return F.linear(x, self.weight, self.bias)
+        kind = x.device.type
+        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return Logits(x, self, (rows, multiple, labelled), cast)
 
-    def __call__(self, model: nn.Module) -> nn.Module:
-        how = self
-
-        def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-            """:class:`Logits` in training; elsewhere, and where it is compiled, a linear layer as it was."""
-            if not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-                return F.linear(x, self.weight, self.bias)
-            kind = x.device.type
-            cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-            return Logits(x, self, how, cast)
-
-        head = model.get_submodule(self.path)
-        head.__class__ = with_method(type(head), "forward", forward)
-        return model
+    head = model.get_submodule(path)
+    head.__class__ = with_method(type(head), "forward", forward)
+    return model
 
 
 class Logits(torch.Tensor):
@@ -62,7 +54,7 @@ class Logits(torch.Tensor):
     Args:
         hidden: what the head was called with.
         head: the linear layer.
-        how: the loss is made of it.
+        how: the loss is made of it: rows, multiple and labelled of :func:`defer_head`.
         cast: the dtype of autocast in which it was called; None where that was off.
         moved: whether words stand in dimension 1 rather than in the last.
         full: whether the user has made them float32.
@@ -70,14 +62,14 @@ class Logits(torch.Tensor):
     """
 
     @staticmethod
-    def __new__(cls, hidden: torch.Tensor, head: Any, how: DeferHead, cast: Any, **states: bool) -> Any:
+    def __new__(cls, hidden: torch.Tensor, head: Any, how: How, cast: Any, **states: bool) -> Any:
         shape = (*hidden.shape[:-1], head.out_features)
         if states.get("moved"):
             shape = (shape[0], shape[-1], *shape[1:-1])
         dtype = torch.float32 if states.get("full") else cast or hidden.dtype
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=hidden.device, requires_grad=True)
 
-    def __init__(self, hidden: torch.Tensor, head: Any, how: DeferHead, cast: Any, **states: bool) -> None:
+    def __init__(self, hidden: torch.Tensor, head: Any, how: How, cast: Any, **states: bool) -> None:
         self._hidden, self._head, self._how, self._cast = hidden, head, how, cast
         self._moved, self._full, self._logs = (states.get(name, False) for name in ("moved", "full", "logs"))
         self._made: torch.Tensor | None = None
@@ -218,62 +210,50 @@ def _cross_entropy(
     hidden = given._hidden.reshape(-1, given._hidden.shape[-1])
     kind = hidden.device.type
     full = given._full or torch.is_autocast_enabled(kind)  # autocast has this loss in float32
-    head, defer = given._head, given._how
-    multiple = 1 if label_smoothing else defer.multiple  # smoothing would give a share to words that are not there
-    how = Chunks(defer.rows, multiple, given._cast, full, ignore_index, float(label_smoothing))
+    head, (chunk, multiple, labelled) = given._head, given._how
+    multiple = 1 if label_smoothing else multiple  # smoothing would give a share to words that are not there
+    how = {"ignore_index": ignore_index, "label_smoothing": float(label_smoothing)}
     labels = target.reshape(-1)
-    if defer.labelled:
+    if labelled:
         counts = labels != ignore_index
         hidden, labels = hidden[counts], labels[counts]
-    total: torch.Tensor = ChunkedLoss.apply(hidden, head.weight, head.bias, labels, how)  # type: ignore[no-untyped-call]
+    given_so = (hidden, head.weight, head.bias, labels, chunk, multiple, given._cast, full, how)
+    total: torch.Tensor = ChunkedLoss.apply(*given_so)  # type: ignore[no-untyped-call]
     return total / (labels != ignore_index).sum() if reduction == "mean" else total
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """How the loss is made: rows of a chunk, the vocabulary's multiple, dtypes, and what ``cross_entropy`` gets."""
-
-    rows: int
-    multiple: int
-    cast: torch.dtype | None
-    full: bool
-    ignore_index: int
-    smoothing: float
 
 
 class ChunkedLoss(torch.autograd.Function):
     """The sum of the losses of all rows; gradients are made together with the loss, so that no logits are kept."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Any, weight: Any, bias: Any, labels: Any, how: Chunks) -> Any:
-        dtype = how.cast or hidden.dtype
-        words, more = weight.shape[0], -weight.shape[0] % how.multiple
+    def forward(
+        ctx: Any, hidden: Any, weight: Any, bias: Any, labels: Any, rows: int, multiple: int, cast: torch.dtype | None,
+        full: bool, how: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """``full``: the loss is float32; ``how``: what ``cross_entropy`` gets besides."""
+        dtype = cast or hidden.dtype
+        words, more = weight.shape[0], -weight.shape[0] % multiple
         table = F.pad(weight.to(dtype), (0, 0, 0, more)) if more else weight.to(dtype)
         offset = None if bias is None else F.pad(bias.to(dtype), (0, more))
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         to_hidden = torch.empty_like(hidden) if wants_hidden else None
         to_weight = torch.zeros_like(table, dtype=weight.dtype) if wants_weight else None
         to_bias = torch.zeros(words + more, dtype=bias.dtype, device=bias.device) if wants_bias else None
-        total = torch.zeros((), dtype=torch.float32 if how.full else dtype, device=hidden.device)
+        total = torch.zeros((), dtype=torch.float32 if full else dtype, device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
-            for start in range(0, hidden.shape[0], how.rows):
-                part = hidden[start : start + how.rows].to(dtype)
+            for start in range(0, hidden.shape[0], rows):
+                chunk = slice(start, start + rows)
+                part = hidden[chunk].to(dtype)
                 logits = F.linear(part, table, offset)
                 if more:
                     logits[:, words:] = -torch.inf
                 with torch.enable_grad():
                     logits.requires_grad_()
-                    loss = F.cross_entropy(
-                        logits.float() if how.full else logits,
-                        labels[start : start + how.rows],
-                        ignore_index=how.ignore_index,
-                        reduction="sum",
-                        label_smoothing=how.smoothing,
-                    )
+                    loss = F.cross_entropy(logits.float() if full else logits, labels[chunk], reduction="sum", **how)
                     (grad,) = torch.autograd.grad(loss, logits)
                 total += loss.detach()
                 if to_hidden is not None:
-                    to_hidden[start : start + how.rows] = grad @ table
+                    to_hidden[chunk] = grad @ table
                 if to_weight is not None:
                     if grad.dtype == to_weight.dtype:
                         to_weight.addmm_(grad.t(), part)  # needs no other tensor of its size
@@ -290,7 +270,8 @@ class ChunkedLoss(torch.autograd.Function):
         to_hidden, to_weight, to_bias = ctx.saved_tensors
         weight = None if to_weight is None else to_weight[: ctx.words] * factor
         bias = None if to_bias is None else to_bias[: ctx.words] * factor
-        return None if to_hidden is None else to_hidden * factor, weight, bias, None, None
+        hidden = None if to_hidden is None else to_hidden * factor
+        return hidden, weight, bias, None, None, None, None, None, None
 
 
 # the head that goes into a loss, and whether chunks give the same
@@ -327,15 +308,15 @@ def head_of_loss(live: Any, least_bytes: int = 0) -> dict[str, Any]:
     return {"path": path, "rows": rows, "words": words, "labelled": head.labelled}
 
 
-def seconds_of_head(live: Any, found: dict[str, Any], changes: list[DeferHead]) -> list[float]:
-    """Seconds of head and loss, forward and backward, on rows drawn at random: as they are, and with each change."""
+def seconds_of_head(live: Any, found: dict[str, Any], settings: list[dict[str, Any]]) -> list[float]:
+    """Seconds of head and loss, forward and backward, on rows drawn at random: as they are, and with each setting."""
     training = live.training
     head = copy.deepcopy(training.roots[0].get_submodule(found["path"])).train()
     hidden = torch.randn(found["rows"], head.in_features, device=head.weight.device, dtype=head.weight.dtype)
     labels = torch.full((found["rows"],), -100, device=hidden.device)
     labels[: found["labelled"]] = 0
     whole = nn.Sequential(head)
-    models = [whole, *(replace(each, path="0")(copy.deepcopy(whole)) for each in changes)]
+    models = [whole, *(defer_head(copy.deepcopy(whole), **{**setting, "path": "0"}) for setting in settings)]
 
     def seconds(model: nn.Module) -> float:
         began = training.device.now()
@@ -351,7 +332,7 @@ def seconds_of_head(live: Any, found: dict[str, Any], changes: list[DeferHead]) 
 def _different(training: Any, path: str, rows: int) -> str | None:
     """Why chunks are not used or give something else; None where they give the same loss and gradients."""
     model, batch = copy.deepcopy(training.model), training.next()[0]
-    changed = DeferHead(path, rows, labelled=True)(copy.deepcopy(model))
+    changed = defer_head(copy.deepcopy(model), path, rows, labelled=True)
 
     def loss(model: Any, batch: Any) -> Any:
         with training.autocast or nullcontext():

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.rewriting.attention_source import statements
-from autoopt_strategies.compute.rewriting.source import RewriteFunctions, edits_of
+from autoopt_strategies.compute.rewriting.source import edits_of, rewrite_functions
 from autoopt_strategies.predictions import LEAST_SAVING, operator_share, ratio_there, tried_or_at_most
 from autoopt_strategies.trying import Setting, Settings, kept, tried_on_copies
 
@@ -43,7 +43,7 @@ def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
     """``model -> model`` of a setting, in their order."""
     found: list[Callable[[Any], Any]] = [switched] if setting.get("switch") else []
     if setting.get("functions"):
-        found.append(RewriteFunctions(tuple(setting["functions"]), statements))
+        found.append(Wrap.of(rewrite_functions, functions=setting["functions"], statements=statements))
     return found
 
 

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
 
-from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.rewriting.source import (
     Edits,
     Refused,
-    RewriteFunctions,
     body_of,
     edits_of,
     function_of,
     module_name,
     part_of,
+    rewrite_functions,
     written,
 )
 from autoopt_strategies.predictions import LEAST_SAVING, operator_share, ratio_there, tried_or_at_most
@@ -42,12 +42,12 @@ def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
     """``model -> model`` of a setting, in their order."""
     found: list[Callable[[Any], Any]] = []
     if setting.get("functions"):
-        found.append(RewriteFunctions(tuple(setting["functions"]), statements))
+        found.append(Wrap.of(rewrite_functions, functions=setting["functions"], statements=statements))
     for kind in CALLS:
         if setting.get(kind):
-            from autoopt_strategies.compute.rewriting.native import CallsOtherwise
+            from autoopt_strategies.compute.rewriting.native import calls_otherwise
 
-            found.append(CallsOtherwise(kind, tuple(setting[kind]["paths"])))
+            found.append(Wrap.of(calls_otherwise, kind=kind, paths=setting[kind]["paths"]))
     if setting.get("dropout"):
         found.append(_by_bits(setting["dropout"]))
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
@@ -19,22 +18,17 @@ RANDOM = ("crop", "hflip", "vflip")
 """Operations that draw numbers, one for each image."""
 
 
-@dataclass(frozen=True)
-class TransformOnDevice:
-    """``loss -> loss``: batches of whole numbers go through the operations where the model is."""
+def transformed_on_device(loss: Callable[..., Any], operations: list[Setting]) -> Callable[..., Any]:
+    """The loss; batches of whole numbers go through the operations where the model is."""
+    import torch
 
-    operations: tuple[Setting, ...]
+    def transformed(model: Any, batch: Any) -> Any:
+        images, *others = batch
+        if images.dtype != torch.uint8:  # of a dataset that transforms its own, as the validation's does
+            return loss(model, batch)
+        return loss(model, [applied(images, operations), *others])
 
-    def __call__(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        import torch
-
-        def transformed(model: Any, batch: Any) -> Any:
-            images, *others = batch
-            if images.dtype != torch.uint8:  # of a dataset that transforms its own, as the validation's does
-                return loss(model, batch)
-            return loss(model, [applied(images, self.operations), *others])
-
-        return transformed
+    return transformed
 
 
 class BatchedTransforms(Strategy):
@@ -84,10 +78,10 @@ class BatchedTransforms(Strategy):
         return [*on_device, setting]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        left = setup.with_dataset(Wrap(f"{__name__}:untransformed", (("prefix", setting["prefix"]),)))
+        left, operations = setup.with_dataset(Wrap.of(untransformed, prefix=setting["prefix"])), setting["operations"]
         if setting["where"] == "device":
-            return left.with_loss(TransformOnDevice(tuple(setting["operations"])))
-        return left.with_collate(Wrap(f"{__name__}:TransformedBatches", (("operations", setting["operations"]),)))
+            return left.with_loss(Wrap.of(transformed_on_device, operations=operations))
+        return left.with_collate(Wrap.of(TransformedBatches, operations=operations))
 
     def recipe(self, setting: Setting) -> Recipe:
         names = ", ".join(each["op"] for each in setting["operations"] if each["op"] != "nothing")

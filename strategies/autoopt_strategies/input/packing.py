@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.rewriting.source import Refused, with_method
 from autoopt_strategies.predictions import tried_gain
 from autoopt_strategies.trying import CLOSE, Setting, first_line
@@ -19,29 +18,24 @@ IGNORED = -100
 """The label that transformers' losses leave out."""
 
 
-@dataclass(frozen=True)
-class PackSequences:
-    """``model -> model`` that packs the sequences of the batches that it trains on.
+def pack_sequences(model: Any, multiple: int = 8) -> Any:
+    """The model, in place, that packs the sequences of the batches that it trains on.
 
     Args:
         multiple: of which the rows' width is one.
     """
+    plain = type(model).forward
 
-    multiple: int = 8
+    @functools.wraps(plain)  # a trainer reads its signature
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.training and not args and packable(kwargs):
+            # A cache of keys and values would make the library take the positions for those of one long sequence.
+            others = {name: value for name, value in kwargs.items() if name not in NEEDED}
+            kwargs = {**others, **packed(kwargs, multiple), "use_cache": False}
+        return plain(self, *args, **kwargs)
 
-    def __call__(self, model: Any) -> Any:
-        plain, multiple = type(model).forward, self.multiple
-
-        @functools.wraps(plain)  # a trainer reads its signature
-        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.training and not args and packable(kwargs):
-                # A cache of keys and values would make the library take the positions for those of one long sequence.
-                others = {name: value for name, value in kwargs.items() if name not in NEEDED}
-                kwargs = {**others, **packed(kwargs, multiple), "use_cache": False}
-            return plain(self, *args, **kwargs)
-
-        model.__class__ = with_method(type(model), "forward", forward)
-        return model
+    model.__class__ = with_method(type(model), "forward", forward)
+    return model
 
 
 def packable(batch: Any) -> bool:
@@ -140,14 +134,12 @@ class Packing(Strategy):
         return [{"multiple": 8}]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_model(PackSequences(setting["multiple"]))
+        return setup.with_model(Wrap.of(pack_sequences, multiple=setting["multiple"]))
 
     def recipe(self, setting: Setting) -> Recipe:
         code = "DataLoader(..., collate_fn=DataCollatorWithFlattening())  # transformers: one row, positions begin anew"
         note = "pack sequences: transformers.DataCollatorWithFlattening(), samples without padding"
-        line = f"PackSequences({setting['multiple']})({{model}})"
-        edits = (Edit("model", lines=(line,), parts=("autoopt_strategies.input.packing:PackSequences",)),)
-        return Recipe.noted(code, note, edits)
+        return Recipe.noted(code, note)
 
     def inspect(self, live: Any) -> Setting:
         """Places that are left of a batch, whether loss and gradients are the same, and how the seconds compare."""
@@ -164,10 +156,10 @@ class Packing(Strategy):
             return {"left": left}
         try:
             expected = gradients(model, live.training.loss, batch)
-            packed_ones = gradients(PackSequences()(copy.deepcopy(model).train()), live.training.loss, batch)
+            packed_ones = gradients(pack_sequences(copy.deepcopy(model).train()), live.training.loss, batch)
             check(expected, packed_ones, "loss and gradients", share=CLOSE)
         except Refused:
             return {"left": left, "same": False}
         except Exception as error:  # a model that has no use for positions, or a loss of its own
             return {"left": left, "same": False, "reason": f"packed, the model fails: {first_line(error)}"}
-        return {"left": left, "same": True, "ratio": live.ratio_with(PackSequences())}
+        return {"left": left, "same": True, "ratio": live.ratio_with(pack_sequences)}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.probes import spread
-from autoopt_strategies.input.sequences import cut, narrowed, needed
+from autoopt_strategies.input.sequences import Trimmed, cut, narrowed, needed
 from autoopt_strategies.predictions import LEAST_SAVING, compute_gain, declared, tried_gain
 from autoopt_strategies.trying import SAME, Setting, Settings, kept
 
@@ -72,9 +73,7 @@ class TrimPadding(Strategy):
             yield {"multiple": few}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_collate(
-            Wrap("autoopt_strategies.input.sequences:Trimmed", (("multiple", setting["multiple"]),), evaluation=True)
-        )
+        return setup.with_collate(replace(Wrap.of(Trimmed, multiple=setting["multiple"]), evaluation=True))
 
     def recipe(self, setting: Setting) -> Recipe:
         multiple = setting["multiple"]

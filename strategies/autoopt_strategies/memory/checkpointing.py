@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.rewriting.source import with_method
 from autoopt_strategies.predictions import batch_now, gain, memory_short, memory_used, per_sample, ranged, seconds_of
 from autoopt_strategies.training.batch_size import BatchSize
 from autoopt_strategies.trying import Setting, Settings, until_kept
-
-PART = "autoopt_strategies.memory.checkpointing:checkpoint_blocks"
 
 
 def checkpoint_blocks(model: Any, every: int = 1, selective: bool = False) -> Any:
@@ -143,15 +141,10 @@ class Checkpointing(Strategy):
         return [Change(strategy="batch_size", setting=BatchSize().setting_of(case, 2 * batch_now(case)[0]))]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_model(Wrap(PART, tuple(_options(setting).items())))
+        options = {"every": setting.get("every", 1), "selective": bool(setting.get("selective", False))}
+        return setup.with_model(Wrap.of(checkpoint_blocks, **options))
 
     def recipe(self, setting: Setting) -> Recipe:
         code = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # for each repeated block"
-        options = "".join(f", {name}={value}" for name, value in _options(setting).items())
-        edits = (Edit("model", lines=(f"checkpoint_blocks({{model}}{options})",), parts=(PART,)),)
         theirs = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
-        return Recipe.noted(code, edits=edits, transformers=theirs)
-
-
-def _options(setting: Setting) -> Setting:
-    return {"every": setting.get("every", 1), "selective": bool(setting.get("selective", False))}
+        return Recipe.noted(code, transformers=theirs)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import cos, pi
 from typing import Any
 
-from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.trying import Setting, Settings, until_kept
 
 
-@dataclass(frozen=True)
-class RisingAndFalling:
-    """``scheduler factory -> scheduler factory``; what the user had is replaced.
+def rising_and_falling(factory: Any, shape: str, rise: float, peak: float) -> Callable[[Any, int], Any]:
+    """A scheduler factory in the place of the user's.
 
     Args:
         shape: ``cosine`` by ``LambdaLR``, whose last rate is a hundredth of the peak; ``cycle`` by ``OneCycleLR``,
@@ -21,33 +19,26 @@ class RisingAndFalling:
         rise: share of the steps in which the rate rises.
         peak: the highest rate, in multiples of the user's.
     """
+    from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
-    shape: str
-    rise: float
-    peak: float
+    def made(optimizer: Any, total_steps: int) -> Any:
+        rising = max(1, round(rise * total_steps))
 
-    def __call__(self, factory: Any) -> Callable[[Any, int], Any]:
-        from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+        def multiple(step: int) -> float:
+            """The rate of ``cosine`` in a step, in multiples of the user's."""
+            if step < rising:
+                return peak * (step + 1) / (rising + 1)
+            done = min(1.0, (step - rising) / max(1, total_steps - rising))
+            return peak * (0.01 + 0.99 * (1 + cos(pi * done)) / 2)
 
-        def made(optimizer: Any, total_steps: int) -> Any:
-            if self.shape == "cosine":
-                return LambdaLR(optimizer, lambda step: self.multiple(step, total_steps))
-            rates = [float(group["lr"]) * self.peak for group in optimizer.param_groups]
-            momentum = not {"betas", "momentum"}.isdisjoint(optimizer.defaults)
-            # A step more than planned, since it is asked once before the first and once after the last.
-            return OneCycleLR(
-                optimizer, rates, total_steps=total_steps + 2, pct_start=self.rise, cycle_momentum=momentum
-            )
+        if shape == "cosine":
+            return LambdaLR(optimizer, multiple)
+        rates = [float(group["lr"]) * peak for group in optimizer.param_groups]
+        momentum = not {"betas", "momentum"}.isdisjoint(optimizer.defaults)
+        # A step more than planned, since it is asked once before the first and once after the last.
+        return OneCycleLR(optimizer, rates, total_steps=total_steps + 2, pct_start=rise, cycle_momentum=momentum)
 
-        return made
-
-    def multiple(self, step: int, total_steps: int) -> float:
-        """The rate of ``cosine`` in a step, in multiples of the user's."""
-        rising = max(1, round(self.rise * total_steps))
-        if step < rising:
-            return self.peak * (step + 1) / (rising + 1)
-        done = min(1.0, (step - rising) / max(1, total_steps - rising))
-        return self.peak * (0.01 + 0.99 * (1 + cos(pi * done)) / 2)
+    return made
 
 
 class Schedule(Strategy):
@@ -89,7 +80,7 @@ class Schedule(Strategy):
         )
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_scheduler(RisingAndFalling(setting["shape"], setting["rise"], setting["peak"]))
+        return setup.with_scheduler(Wrap.of(rising_and_falling, **setting))
 
     def recipe(self, setting: Setting) -> Recipe:
         rise, peak = setting["rise"], setting["peak"]

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoopt_strategies.compute.rewriting import attention_source
-from autoopt_strategies.compute.rewriting.source import RewriteFunctions, text_of
+from autoopt_strategies.compute.rewriting.source import rewrite_functions, text_of
 from autoopt_strategies.compute.rewriting.survey import Call, Sought, same, survey, users_frame, watched
 
 BACKENDS = {
@@ -35,7 +35,7 @@ def survey_attention(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]
         run: one forward pass of the model on a real batch.
 
     Returns:
-        ``functions`` for :class:`RewriteFunctions`, each with its ``file``; ``found`` (how many modules), ``causal``
+        ``functions`` for :func:`rewrite_functions`, each with its ``file``; ``found`` (how many modules), ``causal``
         (how many of them without a mask of their own), and ``refused``: reasons by the modules' names.
     """
     seen = survey(model, attending(model, run), Sought(attention_source.statements, _variants))
@@ -111,8 +111,9 @@ def survey_training(
             copied = copy.deepcopy(model)
     edits = survey_attention(copied, run) | {"fused": attends(run)}
     refused = found["refused"] | edits.pop("refused")
-    change = RewriteFunctions(tuple(edits["functions"]), attention_source.statements)
-    if edits["functions"] and not same(model, change(copied), loss, batch):
+    functions = edits["functions"]
+    changed = rewrite_functions(copied, functions, attention_source.statements)
+    if functions and not same(model, changed, loss, batch):
         refused[""] = "the rewritten model gives another loss or other gradients on a batch"
         edits |= {"functions": [], "found": 0, "causal": 0}
     return found | edits | {"refused": refused}

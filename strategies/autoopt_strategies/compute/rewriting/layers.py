@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
+
+from autoopt_strategies.compute.rewriting.survey import watched
 
 PLAIN = F.dropout
 """Torch's own."""
@@ -151,8 +152,19 @@ def gives_full_probabilities(model: nn.Module, loss: Callable[[nn.Module], Any],
         loss: calls the model that it is given on a real batch.
         dtype: of autocast.
     """
-    copied, seen = copy.deepcopy(model), list[torch.Tensor]()
-    with torch.random.fork_rng(devices=[]), _outermost(copied, lambda output: seen.extend(_probabilities(output))):
+    copied, seen, within = copy.deepcopy(model), list[torch.Tensor](), 0
+
+    def begun(*_: Any) -> None:
+        nonlocal within
+        within += 1
+
+    def ended(*called: Any) -> None:
+        nonlocal within
+        within -= 1
+        if not within:  # of the model, or of a part of it that nothing of it calls
+            seen.extend(_probabilities(called[-1]))
+
+    with torch.random.fork_rng(devices=[]), watched(copied, begun, ended):
         loss(copied)
         plain = len(seen)
         sigmoids_in_full(copied)
@@ -160,30 +172,6 @@ def gives_full_probabilities(model: nn.Module, loss: Callable[[nn.Module], Any],
             loss(copied)
     full = seen[plain:]
     return 0 < plain == len(full) and all(each.dtype == torch.float32 for each in full)
-
-
-@contextmanager
-def _outermost(model: nn.Module, gives: Callable[[Any], object]) -> Iterator[None]:
-    """Calls ``gives`` with what each call of the model gives, or of a part of it that nothing of it calls."""
-    within = 0
-
-    def begun(module: nn.Module, args: Any) -> None:
-        nonlocal within
-        within += 1
-
-    def ended(module: nn.Module, args: Any, output: Any) -> None:
-        nonlocal within
-        within -= 1
-        if not within:
-            gives(output)
-
-    hooks = [each.register_forward_pre_hook(begun) for each in model.modules()]
-    hooks += [each.register_forward_hook(ended) for each in model.modules()]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _probabilities(output: Any) -> Iterator[torch.Tensor]:

@@ -9,7 +9,7 @@ import ast
 import copy
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autoopt_strategies.compute.native_operators import OPERATORS, statements
-from autoopt_strategies.compute.rewriting.source import Refused, RewriteFunctions, users_path, with_method
+from autoopt_strategies.compute.rewriting.source import Refused, rewrite_functions, users_path, with_method
 from autoopt_strategies.compute.rewriting.survey import (
     DROPOUT,
     Call,
@@ -59,7 +59,7 @@ def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: A
     """The hand-written operators of a model that torch has faster, checked and timed on copies with a real batch.
 
     Returns:
-        ``functions`` for :class:`RewriteFunctions`; ``convolutions`` and ``recurrent`` for ``CallsOtherwise``; and
+        ``functions`` for :func:`rewrite_functions`; ``convolutions`` and ``recurrent`` for :func:`calls_otherwise`; and
         ``refused``: reasons by the names of classes.
     """
     copied = copy.deepcopy(model)
@@ -79,7 +79,7 @@ def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: A
     for wanted in seen["functions"]:
         path = next(path for path, its in seen["modules"].items() if its == wanted)
         module = copied.get_submodule(path)
-        changed = RewriteFunctions((wanted,), statements)(twin(module))
+        changed = rewrite_functions(twin(module), (wanted,), statements)
         ratio = passes_ratio(twin(module), changed, bound(module, *calls[path][1]))
         if ratio < 1.0 - LEAST_SAVING:
             functions.append(wanted)
@@ -88,9 +88,9 @@ def survey_operators(model: nn.Module, loss: Callable[[Any, Any], Any], batch: A
     calls_of, why = survey_calls(copied, run)
     found: dict[str, Any] = {"functions": functions, **calls_of}
     refused |= why
-    changed = RewriteFunctions(tuple(functions), statements)(copied)
+    changed = rewrite_functions(copied, functions, statements)
     for kind, places in calls_of.items():
-        changed = CallsOtherwise(kind, tuple(places.get("paths", ())))(changed)
+        changed = calls_otherwise(changed, kind, places.get("paths", ()))
     if any(found.values()) and not same(model, changed, loss, batch):
         refused[""] = "the rewritten model gives another loss or other gradients on a batch"
         found = dict.fromkeys(found)
@@ -329,22 +329,16 @@ def otherwise(module: nn.Module, kind: str) -> nn.Module:
     return module
 
 
-@dataclass(frozen=True)
-class CallsOtherwise:
-    """``model -> model`` some of whose modules are computed otherwise.
+def calls_otherwise(model: Any, kind: str, paths: Iterable[str]) -> Any:
+    """The model, in place, some of whose modules are computed otherwise.
 
     Args:
         kind: one of ``KINDS``.
         paths: of the modules.
     """
-
-    kind: str
-    paths: tuple[str, ...]
-
-    def __call__(self, model: Any) -> Any:
-        for path in self.paths:
-            otherwise(model.get_submodule(path), self.kind)
-        return model
+    for path in paths:
+        otherwise(model.get_submodule(path), kind)
+    return model
 
 
 def survey_calls(model: nn.Module, run: Callable[[], Any]) -> tuple[dict[str, Any], dict[str, str]]:

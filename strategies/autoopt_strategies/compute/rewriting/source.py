@@ -9,7 +9,6 @@ import os
 import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Edit
@@ -103,30 +102,24 @@ def edited(text: str, edits: Edits) -> str:
     return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True)
-class RewriteFunctions:
-    """``model -> model`` whose methods run with edited statements.
+def rewrite_functions(model: Any, functions: Iterable[Mapping[str, str]], statements: Callable[..., Edits]) -> Any:
+    """The model, in place, whose methods run with edited statements.
 
     Args:
         functions: of each method, ``module``, ``function`` (its qualified name), and the variant of its edit.
         statements: ``(text, function, **variant) -> edits``, of the text of the method's file.
     """
-
-    functions: tuple[Mapping[str, str], ...]
-    statements: Callable[..., Edits]
-
-    def __call__(self, model: Any) -> Any:
-        made: dict[tuple[type, str], type] = {}
-        for module in list(model.modules()):
-            for wanted in self.functions:
-                found = method_of(type(module), wanted["module"], wanted["function"])
-                if found is None:
-                    continue
-                key = type(module), wanted["function"]
-                if key not in made:
-                    made[key] = with_method(type(module), found.__name__, rewritten(found, wanted, self.statements))
-                module.__class__ = made[key]
-        return model
+    made: dict[tuple[type, str], type] = {}
+    for module in list(model.modules()):
+        for wanted in functions:
+            found = method_of(type(module), wanted["module"], wanted["function"])
+            if found is None:
+                continue
+            key = type(module), wanted["function"]
+            if key not in made:
+                made[key] = with_method(type(module), found.__name__, rewritten(found, wanted, statements))
+            module.__class__ = made[key]
+    return model
 
 
 def variant_of(function: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoopt_strategies.compute.rewriting.source import Edits, Refused, RewriteFunctions, rewritten, users_path
+from autoopt_strategies.compute.rewriting.source import Edits, Refused, rewrite_functions, rewritten, users_path
 from autoopt_strategies.trying import first_line, ratio_in_turns
 
 TORCH = str(Path(torch.__file__).parent)
@@ -315,7 +315,7 @@ def survey(model: nn.Module, called: Mapping[str, tuple[CodeType, Call]], sought
         called: modules of the model with the function that computes what is sought, and the module's call.
 
     Returns:
-        ``functions`` for :class:`RewriteFunctions`, each with its ``file``; ``modules``: paths with their function;
+        ``functions`` for :func:`rewrite_functions`, each with its ``file``; ``modules``: paths with their function;
         and ``refused``: reasons by the modules' paths.
     """
     results: dict[CodeType, dict[str, str] | str] = {}
@@ -359,12 +359,11 @@ def _checked(
     reasons = []
     for variant in [known] if known is not None else sought.variants(module, method, given):
         wanted = {**where, **variant}
-        change = RewriteFunctions((wanted,), sought.statements)
         try:
             rewritten(method, wanted, sought.statements)
             for training in (True, False):
                 plain = twin(bare).train(training)
-                changed = change(twin(bare)).train(training)
+                changed = rewrite_functions(twin(bare), (wanted,), sought.statements).train(training)
                 for each in (*(() if known else (given, one_smaller(plain, given))), *sought.calls(given)):
                     compare(plain, changed, each, share=sought.share)
                 if not known:
