@@ -87,6 +87,10 @@ def test_a_batch_and_its_learning_rate_are_changed_where_both_are_made(tmp_path:
     assert "DataLoader(Pictures(), batch_size=64, shuffle=True)" in after
     assert "AdamW(model.parameters(), lr=0.0014142)" in after
     assert len(changed_lines(patch.diff)) == 4
+    unknown = valued(sites_in(tmp_path, PLAIN), loader_training={"batch_size": 32}, optimizer={})
+    _, patch = patched(tmp_path, PLAIN, larger, sites=unknown)
+    assert [each.how for each in patch.changes] == ["plan only"]
+    assert "learning rate" in patch.changes[0].reason
     warm = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 1.4142, "warmup_steps": 9})
     assert "warm-up" in patched(tmp_path, PLAIN, warm, sites=sites)[1].changes[0].reason
 

@@ -146,6 +146,9 @@ def edits_of(
         unsaid.append("which blocks are compiled")
     if new.batch.warmup_steps != old.batch.warmup_steps:
         unsaid.append("warm-up")
+    scaled = new.batch.learning_rate_factor != old.batch.learning_rate_factor
+    if scaled and not any("lr" in edit.arguments for edit in edits):
+        unsaid.append("the learning rate, which was no number where the optimizer is made")
     return edits, precision, ", ".join(unsaid)
 
 
