@@ -16,7 +16,9 @@ Every message says what is wrong, which value was given, and what to do.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _DEVICE_TAKEN = re.compile(r"CUDA-capable device\S* \S+ busy or unavailable", re.I)
 """The words of ``cudaErrorDevicesUnavailable`` of several versions: a device in exclusive mode has its one process."""
@@ -121,3 +123,12 @@ class ScriptEnded(TrialFailed):
             "such as more epochs behind --",
             where=self.WHERE,
         )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint: ``did you mean x?``, or all the names there are where none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    # "prepare" and "preparation" share a beginning rather than most of their letters.
+    near = near or [other for other in names if len(name) > 3 and other.startswith(name[:4])]
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"

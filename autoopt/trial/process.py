@@ -63,27 +63,8 @@ class LocalTrial(Closing):
         folder: where several meet; removed with them.
     """
 
-    can_freeze = True
-
     def __init__(self, ranks: list[TrialProcess], folder: str = "") -> None:
         self.ranks, self._folder = ranks, folder
-
-    @property
-    def spec(self) -> TrialSpec:
-        return self.ranks[0].spec
-
-    @property
-    def log(self) -> Path:
-        return self.ranks[0].log
-
-    @property
-    def pid(self) -> int:
-        """The pid of the first rank's main process."""
-        return self.ranks[0].pid
-
-    @property
-    def closed(self) -> bool:
-        return any(rank.closed for rank in self.ranks)
 
     def call(self, task: Task, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
         """Runs a task in the trial and waits for its answer; a frozen trial is let go on first.
