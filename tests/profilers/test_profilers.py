@@ -88,7 +88,7 @@ def test_memory_by_line(live: TrialContext, tmp_path: Path) -> None:
 
 
 def test_missing_tools_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(EnvironmentLacks, match="line_profiler is not installed"):
         check_tools(["lines"])
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
+from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed, not_installed
 from autoopt.records import JsonDict
 from autoopt.records.protocol import Failure, TrialSpec
 from autoopt.trial.child import LIVE
@@ -443,7 +443,5 @@ def _ray() -> Any:
         ray = importlib.import_module("ray")
         importlib.import_module("ray.util.scheduling_strategies")
     except ImportError:
-        raise EnvironmentLacks(
-            "--executor ray: Ray is not installed", hint="pip install 'torch-autoopt[ray]'"
-        ) from None
+        raise not_installed("ray", "--executor ray: ") from None
     return ray
