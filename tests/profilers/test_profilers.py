@@ -13,7 +13,7 @@ import pytest
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options
-from autoopt.profilers import tasks, tools
+from autoopt.profilers import tasks
 from autoopt.profilers.tools import check_tools
 from autoopt.records import Profile
 from autoopt.records.protocol import TrialSpec
