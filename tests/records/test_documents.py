@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,9 @@ def test_fields_of_a_later_autoopt_of_the_same_schema_are_passed_over(tmp_path: 
         ("", "not JSON"),
         ("{", "not JSON"),
         ("null", "an object is wanted, got null"),
-        ("[]", "got an array"),
-        ('"x"', "got text"),
-        ("3", "got a number"),
+        ("[]", r"an object is wanted, got \[\]"),
+        ('"x"', "got 'x'"),
+        ("3", "got 3"),
         ("{}", "schema_version is missing"),
         ('{"schema_version": "1"}', "whole number"),
         ('{"schema_version": true}', "whole number"),
@@ -119,7 +120,7 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ([], "an object is wanted, got an array"),
+        ([], "an object is wanted, got []"),
         ({"schema_version": 2, "changes": []}, "schema_version 2"),
         ({"schema_version": "x"}, "schema_version"),
         ({"changes": 3}, "changes"),
@@ -131,7 +132,7 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path_factory: pytest.TempPathFa
 )
 def test_what_is_no_plan_says_where(tmp_path: Path, document: object, said: str) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(document))
-    with pytest.raises(DocumentError, match=said.replace(".", r"\.")) as caught:
+    with pytest.raises(DocumentError, match=re.escape(said)) as caught:
         read_plan(tmp_path / "plan.json")
     assert "\n" not in caught.value.message
 
