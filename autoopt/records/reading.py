@@ -67,8 +67,11 @@ def read_document(path: Path, kind: type[R]) -> R:
     return _record(_read_json(path), kind, path)
 
 
-def _record(document: Any, kind: type[R], path: Path | str, hint: str = "") -> R:
-    version = document.get("schema_version") if isinstance(document, dict) else SCHEMA_VERSION
+def _record(document: object, kind: type[R], path: Path | str, hint: str = "") -> R:
+    if not isinstance(document, dict):
+        name = kind.__name__.removesuffix("Document").lower()
+        raise DocumentError(f"{path} holds no {name}: an object is wanted, got {_kind(document)}", hint=hint)
+    version = document.get("schema_version")
     if isinstance(version, bool) or not isinstance(version, int):
         raise DocumentError(f"{path}: schema_version is {_short(version)}, a whole number is wanted")
     if version > SCHEMA_VERSION:
@@ -116,6 +119,11 @@ def _read_json(path: Path) -> Any:
         raise DocumentError(f"{path} is damaged: not JSON: {error}") from None
     except RecursionError:
         raise DocumentError(f"{path} is damaged: nested too deeply") from None
+
+
+def _kind(value: object) -> str:
+    names = {list: "an array", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return names.get(type(value), "null")
 
 
 def _short(value: object, most: int = 40) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +45,9 @@ def test_fields_of_a_later_autoopt_of_the_same_schema_are_passed_over(tmp_path: 
         ("", "not JSON"),
         ("{", "not JSON"),
         ("null", "an object is wanted, got null"),
-        ("[]", r"an object is wanted, got \[\]"),
-        ('"x"', "got 'x'"),
-        ("3", "got 3"),
+        ("[]", "got an array"),
+        ('"x"', "got text"),
+        ("3", "got a number"),
         ("{}", "schema_version is missing"),
         ('{"schema_version": "1"}', "whole number"),
         ('{"schema_version": true}', "whole number"),
@@ -120,7 +119,7 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ([], "an object is wanted, got []"),
+        ([], "an object is wanted, got an array"),
         ({"schema_version": 2, "changes": []}, "schema_version 2"),
         ({"schema_version": "x"}, "schema_version"),
         ({"changes": 3}, "changes"),
@@ -132,7 +131,7 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path_factory: pytest.TempPathFa
 )
 def test_what_is_no_plan_says_where(tmp_path: Path, document: object, said: str) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(document))
-    with pytest.raises(DocumentError, match=re.escape(said)) as caught:
+    with pytest.raises(DocumentError, match=said.replace(".", r"\.")) as caught:
         read_plan(tmp_path / "plan.json")
     assert "\n" not in caught.value.message
 
