@@ -16,7 +16,10 @@ Every message says what is wrong, which value was given, and what to do.
 
 from __future__ import annotations
 
+import difflib
+import importlib.util
 import re
+from collections.abc import Iterable
 
 _DEVICE_TAKEN = re.compile(r"CUDA-capable device\S* \S+ busy or unavailable", re.I)
 """The words of ``cudaErrorDevicesUnavailable`` of several versions: a device in exclusive mode has its one process."""
@@ -121,3 +124,52 @@ class ScriptEnded(TrialFailed):
             "such as more epochs behind --",
             where=self.WHERE,
         )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint: ``did you mean x?``, or all the names there are where none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    # "prepare" and "preparation" share a beginning rather than most of their letters.
+    near = near or [other for other in names if len(name) > 3 and other.startswith(name[:4])]
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+
+
+EXTRAS = {
+    "accelerate": ("accelerate", "yaml"),
+    "card": ("PIL",),
+    "examples": ("skimage", "sklearn"),
+    "lightning": ("lightning",),
+    "mcp": ("mcp",),
+    "mlflow": ("mlflow",),
+    "model": ("peft", "torch_pruning"),
+    "profilers": ("line_profiler", "pynvml"),
+    "ray": ("ray",),
+    "serving": ("onnx", "onnxruntime", "onnxscript", "torchao"),
+    "tensorboard": ("tensorboard",),
+    "transformers": ("transformers",),
+    "tune": ("optuna",),
+    "wandb": ("wandb",),
+}
+"""Packages that are optional, by the extra that brings them."""
+
+
+def not_installed(package: str, what: str = "") -> EnvironmentLacks:
+    """The error for a package that is not there, with the extra that brings it.
+
+    Args:
+        what: begins the message, such as ``--tune: ``.
+    """
+    extra = next((f"torch-autoopt[{extra}]" for extra, packages in EXTRAS.items() if package in packages), package)
+    return EnvironmentLacks(f"{what}{package} is not installed", hint=f"pip install '{extra}'")
+
+
+def require(*packages: str, what: str = "") -> None:
+    """Checks that optional packages are there, without importing them.
+
+    Raises:
+        EnvironmentLacks: see :func:`not_installed`.
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise not_installed(package, what)

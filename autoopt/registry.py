@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
-from autoopt.errors import UsageError
+from autoopt.errors import UsageError, nearest
 from autoopt.records import Change, Plan
 from autoopt.setup import Setup
-from autoopt.strategy import Strategy, check_strategy, nearest
+from autoopt.strategy import Strategy, check_strategy
 
 ENTRY_POINT_GROUP = "autoopt.strategies"
 OURS = ("autoopt", "autoopt_strategies", "autoopt_model")

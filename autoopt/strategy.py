@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
+from autoopt.errors import nearest
 from autoopt.records import (
     Change,
     Environment,
@@ -369,12 +369,3 @@ def check_strategy(strategy: Strategy) -> list[str]:
             unknown = sorted(set(value) - set(STAGES))
             wrong += [f"there is no stage {item!r}; {nearest(item, STAGES)}" for item in unknown]
     return wrong
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'?``, or all the names there are where none is near."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    # "prepare" and "preparation" share a beginning rather than most of their letters.
-    near = near or [other for other in names if len(name) > 3 and other.startswith(name[:4])]
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"

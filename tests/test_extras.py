@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autoopt.cli.extras import EXTRA_OF
+from autoopt import errors
 from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options
 from autoopt.running.baseline_spec import check_command
@@ -26,7 +26,9 @@ DISTRIBUTIONS = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-
 DISTRIBUTIONS |= {"pynvml": "nvidia-ml-py", "torch_pruning": "torch-pruning"}
 
 
-@pytest.mark.parametrize(("package", "extra"), EXTRA_OF.items())
+@pytest.mark.parametrize(
+    ("package", "extra"), [(package, extra) for extra, packages in errors.EXTRAS.items() for package in packages]
+)
 def test_the_extra_that_is_named_brings_the_package(package: str, extra: str) -> None:
     assert any(re.split(r"[<>=!~]", line)[0] == DISTRIBUTIONS.get(package, package) for line in EXTRAS[extra])
 
@@ -35,7 +37,7 @@ def test_every_extra_that_a_message_names_is_one() -> None:
     folders = (ROOT / "autoopt", ROOT / "strategies", ROOT / "reports")
     texts = [path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"torch-autoopt\[([a-z]+)\]", text)}
-    assert {"tune", "ray", "model"} <= named <= set(EXTRAS)
+    assert {"model"} <= named <= set(EXTRAS)
 
 
 def test_tuning_without_optuna_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +52,7 @@ def test_tuning_without_optuna_is_refused_before_anything_starts(monkeypatch: py
 
 def test_a_cluster_without_ray_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(EnvironmentLacks, match="Ray is not installed") as refused:
+    with pytest.raises(EnvironmentLacks, match="ray is not installed") as refused:
         RayCluster(None)
     assert "torch-autoopt[ray]" in str(refused.value.hint)
 

@@ -14,7 +14,8 @@ import autoopt
 from autoopt.cli.group import COMMANDS, cli
 from autoopt.cli.parameters import read_options
 from autoopt.errors import AutooptError
-from autoopt.options import KEYS, Options
+from autoopt.options import OPTIONS as KEYS
+from autoopt.options import Options
 from autoopt.records import Configuration, Result, Stage
 
 

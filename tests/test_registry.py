@@ -40,11 +40,11 @@ def spelt(self: Strategy, case: Case, setting: dict[str, Any]) -> list[Change]:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"stages": frozenset({"prepare"})}, "there is no stage 'prepare'; did you mean 'preparation'?"),
+        ({"stages": frozenset({"prepare"})}, "there is no stage 'prepare'; did you mean preparation?"),
         ({"after": frozenset({"worker"})},
-         "after names a strategy 'worker' that there is not; did you mean 'workers'?"),
+         "after names a strategy 'worker' that there is not; did you mean workers?"),
         ({"companions": misspelt},
-         r"companions\(\) names a strategy 'thread' that there is not; did you mean 'threads'?"),
+         r"companions\(\) names a strategy 'thread' that there is not; did you mean threads?"),
     ],
 )  # fmt: skip
 def test_what_does_not_exist_is_refused_with_the_nearest_name(parts: dict[str, Any], said: str) -> None:

@@ -12,10 +12,9 @@ import click
 from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import shell_complete
 
-from autoopt.cli.extras import lacking
 from autoopt.cli.group import cli
 from autoopt.cli.output import INTERRUPTED, OWN_ERROR, PIPE_CLOSED, USAGE, say_error, silence_stdout
-from autoopt.errors import AutooptError
+from autoopt.errors import AutooptError, not_installed
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -45,8 +44,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if _debugging():
             raise
-        absent = lacking(error) if isinstance(error, ModuleNotFoundError) else None
-        return _ours(absent) if absent else _unforeseen(error)
+        package = str(error.name).partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        theirs = package and not package.startswith("autoopt")
+        return _ours(not_installed(package)) if theirs else _unforeseen(error)
 
 
 def _command(words: list[str]) -> int:

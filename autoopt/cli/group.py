@@ -8,8 +8,8 @@ from itertools import chain
 import click
 
 from autoopt import __version__
-from autoopt.cli.parameters import OPTIONS
-from autoopt.options.parsers import nearest
+from autoopt.errors import nearest
+from autoopt.options.options import GROUPS
 
 COMMAND_GROUPS = {
     "Search": ("optimize", "profile", "resume"),
@@ -26,7 +26,7 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = {p.opts[0]: p.get_help_record(ctx) for p in self.get_params(ctx) if isinstance(p, click.Option)}
-        shared = {title: [f"--{key}" for key in group] for title, group in OPTIONS.items()}
+        shared = {title: [f"--{key}" for key in group] for title, group in GROUPS.items()}
         shared["Output"].append("-h")
         groups = {title: [name for name in names if name in options] for title, names in shared.items()}
         groups = {title: names for title, names in groups.items() if len(names) > 1}  # one option needs no title

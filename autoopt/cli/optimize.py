@@ -8,12 +8,12 @@ import click
 
 from autoopt.cli.group import Command
 from autoopt.cli.parameters import chosen, optimize_options, read_options, workload_arguments
-from autoopt.options import KEYS
+from autoopt.options import OPTIONS
 
 
 @click.command("optimize", cls=Command)
 @workload_arguments()
-@optimize_options(*KEYS)
+@optimize_options(*OPTIONS)
 def optimize_command(workload: str | None, words: tuple[str, ...], **given: Any) -> int:
     """Find changes that make a training run faster, and confirm them.
 

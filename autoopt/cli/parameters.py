@@ -11,7 +11,7 @@ import click
 
 from autoopt.cli.output import stdout_kept
 from autoopt.errors import EnvironmentLacks
-from autoopt.options import Options, make_options
+from autoopt.options import OPTIONS, Options, make_options
 from autoopt.options.pyproject import read_config
 
 if TYPE_CHECKING:
@@ -19,40 +19,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OPTIONS: dict[str, dict[str, tuple[str | None, str]]] = {
-    "Budget and goal": {
-        "budget": ("TIME", "Wall-clock time of the command: 10m, 1h30m, 90s.  [default: 2h]"),
-        "target": ("NUMBER", "Metric value to reach.  [default: the workload's]"),
-        "metric": ("PATTERN", "How to find a script's metric: 'val loss ([0-9.]+)', or a tracker's key."),
-        "tolerance": ("PERCENT", "Accepted loss of the target metric.  [default: 0.5%]"),
-        "accept-undecided": (None, "Also keep changes whose quality is undecided."),
-        "min-gain": ("PERCENT", "Smallest gain that is kept.  [default: 1%]"),
-        "price": ("NUMBER", "Price of a device hour, to report costs."),
-    },
-    "Search": {
-        "only": ("NAMES", "Strategies to try, comma-separated.  [default: all]"),
-        "skip": ("NAMES", "Strategies to leave out, comma-separated."),
-        "strategies": ("MODULE:CLASS", "Your own strategies, comma-separated."),
-        "allow": ("CLASSES", "Risk classes to add: model.  [default: exact,numeric,training]"),
-        "tune": ("RANGES", "Hyper-parameters to search: lr=1e-4..1e-2,weight_decay=log:1e-6..1e-2."),
-        "seed": ("INTEGER", "Seed of Python, NumPy and torch.  [default: 0]"),
-    },
-    "Machine": {
-        "device": ("DEVICE", "auto, cpu, cuda, cuda:1 or mps.  [default: auto]"),
-        "memory-limit": ("SIZE", "Device memory for a training: 8GiB.  [default: all]"),
-        "nproc": ("N|1..N", "Processes per training; 1..N: try up to N.  [default: 1]"),
-        "parallel": ("N", "Candidates screened at once, one device each.  [default: 1]"),
-        "executor": ("NAME", "Where trials run: local, ray or ray://HOST:PORT.  [default: local]"),
-    },
-    "Output": {
-        "out": ("DIR", "Run directory.  [default: autoopt-runs/<module>-<date>-<time>]"),
-        "log": ("NAMES", "Trackers to log to: mlflow, tensorboard, wandb."),
-        "json": (None, "Print the result as one JSON document."),
-        "quiet": (None, "Show no progress."),
-        "open": (None, "Open the report in the browser."),
-    },
-}
-"""Options that commands share, as the help groups them: the word for a value (None: a flag) and the help."""
 _MULTIPLE = {"NAMES", "MODULE:CLASS", "CLASSES", "RANGES"}
 
 
@@ -65,11 +31,10 @@ def optimize_options(*keys: str, budget: str | None = None) -> Callable[[F], F]:
         keys: which of them.
         budget: the default of ``--budget``, where it is another one; it wins over ``[tool.autoopt]``.
     """
-    known = {key: option for group in OPTIONS.values() for key, option in group.items()}
 
     def decorate(function: F) -> F:
         for key in reversed(keys):
-            metavar, text = known[key]
+            _, metavar, text = OPTIONS[key]
             if metavar is None:
                 option = click.option(f"--{key}/--no-{key}", default=None, help=text)
             else:

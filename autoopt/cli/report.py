@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autoopt.cli.extras import lacking
 from autoopt.cli.group import Command
 from autoopt.cli.output import show, write_file, write_json, write_line
 from autoopt.cli.parameters import path_option, run_argument
-from autoopt.errors import UsageError
+from autoopt.errors import UsageError, not_installed
 from autoopt.records.writing import writing
 
 if TYPE_CHECKING:
@@ -89,8 +88,8 @@ def _cards(result: Result, stem: Path) -> Iterator[Path]:
     yield drawn
     try:
         picture = card.png(result)
-    except ModuleNotFoundError as error:
-        raise lacking(error) or error from None
+    except ModuleNotFoundError:
+        raise not_installed("PIL") from None
     with writing(painted):
         painted.write_bytes(picture)
     yield painted

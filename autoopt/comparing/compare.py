@@ -37,7 +37,7 @@ from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.accept.time_to_target import step_times
 from autoopt.search.baseline import objective_of
 from autoopt.search.compare.arm import READY_SECONDS
-from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.comparison import Comparison, Rule, SideFailure
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, doubts, learned
 from autoopt.search.trial_runner import SITES, TrialRunner
@@ -114,7 +114,7 @@ class Comparing:
             self.learning = self.judge.learning()
         except TrialFailed as failure:
             if failure.where == "baseline":
-                raise WorkloadError(f"the baseline fails: {failure.reason}", detail=failure.detail) from None
+                raise _baseline_fails(failure) from None
             self.failure = failure.reason
             return None
         except UsageError:
@@ -154,7 +154,7 @@ class Comparing:
             clock=self.clock, deadline=deadline, noise=noise, on_progress=lambda note, estimate: self.say(note),
         )  # fmt: skip
         if found.failure is not None and found.failure.side == "incumbent":
-            raise WorkloadError(f"the baseline fails: {found.failure.reason}", detail=found.failure.detail)
+            raise _baseline_fails(found.failure)
         self.failure = found.failure.reason if found.failure else None
         self.learning = self.learning.model_copy(update={"measured_apart": apart(self.pairs.all)})
         times = step_times(found)
@@ -174,7 +174,7 @@ class Comparing:
             pairs=2, deadline=self.clock() + _CONTROL * self.budget,
         )  # fmt: skip
         if controlled.failure is not None:
-            raise WorkloadError(f"the baseline fails: {controlled.failure.reason}", detail=controlled.failure.detail)
+            raise _baseline_fails(controlled.failure)
         self.again, self.control = apart(self.pairs.all), noise.aa_ratio
         self.warnings += doubts(noise, controlled)
         self.pairs.all.clear()
@@ -207,7 +207,7 @@ class Comparing:
                 self.environment = Environment.model_validate(found)
                 facts = process.call("autoopt.benchmark.tasks:facts", timeout=PROBE_TIMEOUT)
         except TrialFailed as failure:
-            raise WorkloadError(f"the baseline fails: {failure.reason}", detail=failure.detail) from None
+            raise _baseline_fails(failure) from None
         self.facts = WorkloadFacts.model_validate(facts)
 
     @contextlib.contextmanager
@@ -338,6 +338,10 @@ class Comparing:
             loss=evaluating.loss(name),
             **measured,
         )
+
+
+def _baseline_fails(failure: TrialFailed | SideFailure) -> WorkloadError:
+    return WorkloadError(f"the baseline fails: {failure.reason}", detail=failure.detail)
 
 
 def _planned_run(steps: int | None, found: Comparison) -> Estimate | None:

@@ -16,7 +16,7 @@ from autoopt.comparing.sides import Side
 from autoopt.records import Environment, JsonDict, Noise, Record, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.reading import read_document
-from autoopt.records.writing import write_whole, writing
+from autoopt.records.writing import user_cache, write_whole, writing
 from autoopt.storage.fingerprint import fingerprint
 
 
@@ -70,9 +70,8 @@ def write(path: Path, session: Session) -> None:
 
 def default_path(spec: str) -> Path:
     """The session of a command in this folder, in the user's cache: outside of what a candidate may change."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(json.dumps([os.getcwd(), spec]).encode()).hexdigest()[:16]
-    return cache / "autoopt" / "judge" / f"{name}.json"
+    return user_cache() / "autoopt" / "judge" / f"{name}.json"
 
 
 def fingerprint_of(baseline: Side, device: str) -> JsonDict:

@@ -19,7 +19,7 @@ from autoopt.benchmark.environment import git
 from autoopt.comparing.ask import TODAY
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError, WorkloadError
 from autoopt.export.applying import patched_texts
-from autoopt.loading.importing import is_path, parse
+from autoopt.loading.importing import is_path, module_file, parse
 from autoopt.records import Plan
 from autoopt.records.comparing import SideKind
 from autoopt.records.protocol import ScriptSpec
@@ -69,7 +69,7 @@ class Side:
             file, root, _ = self.workload.files(self.folder)
         else:
             (where, _), root = parse(self.workload.spec), None
-            file = self.folder / where if is_path(where) else _module_file(where, self.search_path)
+            file = self.folder / where if is_path(where) else module_file(where, self.search_path)
         found = {} if file is None else source_hashes(file, root)
         for path, text in self.patched.items():
             found[os.path.relpath(path, self.folder)] = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -198,7 +198,7 @@ def _revision(given: str, commit: str, workload: Build | Script, root: Path, fol
     if isinstance(workload, Build):
         workload.check()
         where, attribute = parse(workload.spec)
-        file = Path(where).resolve() if is_path(where) else _module_file(where, search_path())
+        file = Path(where).resolve() if is_path(where) else module_file(where, search_path())
         own = Build(f"{_there(file, root, folder, workload.spec)}:{attribute}")
         paths = (str(folder), *moved(list(search_path()), root, folder))
         return Side(given, "revision", own, folder, paths, commit=commit)
@@ -225,15 +225,6 @@ def _there(path: Path | None, root: Path, folder: Path, of: object) -> Path:
     if not there.exists():
         raise WorkloadError(f"this revision has no {path.relative_to(root)}", hint="name what both have")
     return there
-
-
-def _module_file(name: str, folders: tuple[str, ...]) -> Path | None:
-    for folder in folders:
-        base = Path(folder, *name.split("."))
-        for file in (base.with_suffix(".py"), base / "__init__.py"):
-            if file.is_file():
-                return file.resolve()
-    return None
 
 
 def check_alike(one: Side, other: Side) -> None:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoopt.errors import EnvironmentLacks, require
 from autoopt.latency.options import Serve
 from autoopt.latency.serving.variants import Variant
 from autoopt.records import Estimate, JsonDict
 from autoopt.records.latency import Holds, Latency, Served
-
-EXTRAS = {"onnxruntime": ("onnxruntime", "onnx", "onnxscript"), "torchao": ("torchao",)}
 
 
 def candidates(facts: JsonDict, serve: Serve) -> Iterator[tuple[Variant, str]]:
     """Variants, the quickest to try first, with the reason why each is not applicable to these facts (empty: it is)."""
     cpu, layers = facts["device"] == "cpu", "" if facts["linear"] else "the model has no linear layer"
     convolutions = "" if facts["convolutions"] else "the model has no 2-d convolution"
-    onnx = _lacking("onnxruntime") or ("" if cpu else "its build for this device is not asked for: CPU only")
+    onnx = "" if cpu else "its build for this device is not asked for: CPU only"
+    onnx = _lacking("onnxruntime", "onnx", "onnxscript") or onnx
     ao = _lacking("torchao")
     yield Variant(threads=1), "" if cpu and facts["threads"] > 1 else "one thread is what there is"
     for spec in serve.students:
@@ -42,10 +41,13 @@ def candidates(facts: JsonDict, serve: Serve) -> Iterator[tuple[Variant, str]]:
     yield Variant(batching=8), "" if serve.clients > 1 else "one client at a time leaves nothing to batch"
 
 
-def _lacking(extra: str) -> str:
-    """Why an extra cannot be used: the first of its packages that is not installed; empty where all are."""
-    name = next((name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None), "")
-    return f"{name} is not installed: pip install 'torch-autoopt[serving]'" if name else ""
+def _lacking(*packages: str) -> str:
+    """Why a variant that is made by these cannot be: the first that is not installed; empty where all are."""
+    try:
+        require(*packages)
+    except EnvironmentLacks as error:
+        return f"{error.message}: {error.hint}"
+    return ""
 
 
 def merged(one: Variant, other: Variant) -> Variant | None:

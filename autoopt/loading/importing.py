@@ -143,6 +143,16 @@ def is_path(where: str) -> bool:
     return where.endswith(".py") or "/" in where or os.sep in where
 
 
+def module_file(name: str, folders: Iterable[str | Path]) -> Path | None:
+    """The file of a module that one of these folders holds; nothing is imported."""
+    for folder in folders:
+        base = Path(folder, *name.split("."))
+        for file in (base.with_suffix(".py"), base / "__init__.py"):
+            if file.is_file():
+                return file.resolve()
+    return None
+
+
 def extend_path(search_path: Iterable[str] = ()) -> None:
     """Puts the folders, and the working directory before them, in front of ``sys.path``."""
     for folder in reversed([os.getcwd(), *search_path]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt.options.options import KEYS as KEYS
+from autoopt.options.options import OPTIONS as OPTIONS
 from autoopt.options.options import Options as Options
 from autoopt.options.options import check_names as check_names
 from autoopt.options.options import make_options as make_options

@@ -1,16 +1,17 @@
 """The options of ``optimize``: one table for the command line, ``[tool.autoopt]`` and the Python API.
 
-Each option has one parser, so that a value is read, refused and explained alike wherever it stands.
+A value is read, refused and explained alike wherever it stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autoopt.errors import UsageError
+from autoopt.errors import UsageError, nearest
 from autoopt.options import parsers
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
@@ -20,53 +21,33 @@ TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
 
 @dataclass(frozen=True)
 class Options:
-    """Options of ``autoopt optimize``.
+    """Options of ``autoopt optimize``; :data:`GROUPS` says what each means.
 
-    Args:
-        budget_seconds: wall-clock seconds of the whole run.
-        target: replaces the value of the workload's target.
-        tolerance: how much of the target metric may be lost, as a fraction of it.
-        accept_undecided: keeps changes whose quality is not verified, and says so.
-        min_gain: the gain below which a change is not kept, as a fraction (0.01 is 1 %).
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        memory_limit: bytes of the device that a training may take; None: all there are. On the CPU the tensors
-            that are alive are counted against it.
-        seed: seeds Python, NumPy and torch in every trial.
-        only, skip: names of strategies; an empty ``only`` means all.
-        strategies: import strings of further strategies, ``package.module:Class``.
-        allow: the risk classes that are on.
-        executor: where trials run: ``local``, ``ray`` (of this machine), or ``ray://host:port``.
-        nproc: processes that train together: ``4``, the baseline too, or ``1..4``, up to which ``ddp`` may go; one
-            where None.
-        parallel: pairs of trials that may be measured at the same time, each on devices or a machine of its own.
-        tune: hyper-parameters of the optimizer to search, ``lr=log:0.0001..0.01``; empty: none.
-        price: what an hour of the device costs; None where it was not given.
-        log: trackers that follow the run.
-        metric: where a script reports its metric: a pattern with one group for the number, or a tracker's key.
-        out: the run directory; None lets autoopt name one under ``autoopt-runs``.
-        json, quiet, open: what the command prints and whether it shows the report.
+    ``tolerance`` and ``min_gain`` are fractions (0.01 is 1 %), ``memory_limit`` is bytes, on the CPU those of tensors
+    that are alive. ``only``, ``skip``: names of strategies; an empty ``only`` means all. ``nproc``: ``4``, the baseline
+    too, or ``1..4``, up to which ``ddp`` may go. ``tune``: such as ``lr=log:0.0001..0.01``. None: it was not given.
     """
 
     budget_seconds: float = 7200.0
     target: float | None = None
+    metric: str | None = None
     tolerance: float = 0.005
     accept_undecided: bool = False
     min_gain: float = 0.01
-    device: str = "auto"
-    memory_limit: int | None = None
-    seed: int = 0
+    price: float | None = None
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
     allow: tuple[str, ...] = parsers.DEFAULT_RISKS
-    executor: str = "local"
+    tune: tuple[str, ...] = ()
+    seed: int = 0
+    device: str = "auto"
+    memory_limit: int | None = None
     nproc: str | None = None
     parallel: int = 1
-    tune: tuple[str, ...] = ()
-    price: float | None = None
-    log: tuple[str, ...] = ()
-    metric: str | None = None
+    executor: str = "local"
     out: Path | None = None
+    log: tuple[str, ...] = ()
     json: bool = False
     quiet: bool = False
     open: bool = False
@@ -78,37 +59,58 @@ class Options:
         return int(least), int(most or least)
 
 
-_PARSERS: dict[str, Callable[[object], Any]] = {
-    "budget": parsers.parse_duration,
-    "target": lambda value: parsers.parse_number(value, example="0.93"),
-    "tolerance": lambda value: parsers.parse_percent(value, most=1.0),
-    "accept-undecided": parsers.parse_flag,
-    "min-gain": lambda value: parsers.parse_percent(value, most=10.0),
-    "device": parsers.parse_device,
-    "memory-limit": parsers.parse_size,
-    "seed": lambda value: parsers.parse_whole(
-        value, 0, 2**32 - 1, "a seed is a whole number from 0 to 4294967295", "such as 0"
-    ),
-    "only": parsers.parse_list,
-    "skip": parsers.parse_list,
-    "strategies": parsers.parse_specs,
-    "allow": parsers.parse_allow,
-    "executor": parsers.parse_executor,
-    "nproc": parsers.parse_nproc,
-    "parallel": lambda value: parsers.parse_whole(
-        value, 1, 9999, "pairs of trials at the same time are a whole number from 1", "such as 4"
-    ),
-    "tune": parsers.parse_tune,
-    "price": lambda value: parsers.parse_number(value, least=0.0, example="3.50"),
-    "log": lambda value: parsers.parse_choices(value, TRACKERS),
-    "metric": parsers.parse_pattern,
-    "out": parsers.parse_path,
-    "json": parsers.parse_flag,
-    "quiet": parsers.parse_flag,
-    "open": parsers.parse_flag,
-}
-"""Of each key, the parser of its value. A seed is one that NumPy takes."""
-KEYS = tuple(_PARSERS)
+def _whole(least: int, most: int, wanted: str, example: str) -> Callable[[object], int]:
+    return lambda value: parsers.parse_whole(value, least, most, wanted, f"such as {example}")
+
+
+Option = tuple[Callable[[object], Any], str | None, str]
+"""The parser of its value, the word for it in the help (None: a flag), and the help."""
+GROUPS: dict[str, dict[str, Option]] = {
+    "Budget and goal": {
+        "budget": (parsers.parse_duration, "TIME",
+                   "Wall-clock time of the command: 10m, 1h30m, 90s.  [default: 2h]"),
+        "target": (partial(parsers.parse_number, example="0.93"), "NUMBER",
+                   "Metric value to reach.  [default: the workload's]"),
+        "metric": (parsers.parse_pattern, "PATTERN",
+                   "How to find a script's metric: 'val loss ([0-9.]+)', or a tracker's key."),
+        "tolerance": (partial(parsers.parse_percent, most=1.0), "PERCENT",
+                      "Accepted loss of the target metric.  [default: 0.5%]"),
+        "accept-undecided": (parsers.parse_flag, None, "Also keep changes whose quality is undecided."),
+        "min-gain": (partial(parsers.parse_percent, most=10.0), "PERCENT",
+                     "Smallest gain that is kept.  [default: 1%]"),
+        "price": (partial(parsers.parse_number, least=0.0, example="3.50"), "NUMBER",
+                  "Price of a device hour, to report costs."),
+    },
+    "Search": {
+        "only": (parsers.parse_list, "NAMES", "Strategies to try, comma-separated.  [default: all]"),
+        "skip": (parsers.parse_list, "NAMES", "Strategies to leave out, comma-separated."),
+        "strategies": (parsers.parse_specs, "MODULE:CLASS", "Your own strategies, comma-separated."),
+        "allow": (parsers.parse_allow, "CLASSES", "Risk classes to add: model.  [default: exact,numeric,training]"),
+        "tune": (parsers.parse_tune, "RANGES",
+                 "Hyper-parameters to search: lr=1e-4..1e-2,weight_decay=log:1e-6..1e-2."),
+        "seed": (_whole(0, 2**32 - 1, "a seed is a whole number from 0 to 4294967295", "0"), "INTEGER",  # NumPy's range
+                 "Seed of Python, NumPy and torch.  [default: 0]"),
+    },
+    "Machine": {
+        "device": (parsers.parse_device, "DEVICE", "auto, cpu, cuda, cuda:1 or mps.  [default: auto]"),
+        "memory-limit": (parsers.parse_size, "SIZE", "Device memory for a training: 8GiB.  [default: all]"),
+        "nproc": (parsers.parse_nproc, "N|1..N", "Processes per training; 1..N: try up to N.  [default: 1]"),
+        "parallel": (_whole(1, 9999, "pairs of trials at the same time are a whole number from 1", "4"), "N",
+                     "Candidates screened at once, one device each.  [default: 1]"),
+        "executor": (parsers.parse_executor, "NAME",
+                     "Where trials run: local, ray or ray://HOST:PORT.  [default: local]"),
+    },
+    "Output": {
+        "out": (parsers.parse_path, "DIR", "Run directory.  [default: autoopt-runs/<module>-<date>-<time>]"),
+        "log": (partial(parsers.parse_choices, choices=TRACKERS), "NAMES",
+                "Trackers to log to: mlflow, tensorboard, wandb."),
+        "json": (parsers.parse_flag, None, "Print the result as one JSON document."),
+        "quiet": (parsers.parse_flag, None, "Show no progress."),
+        "open": (parsers.parse_flag, None, "Open the report in the browser."),
+    },
+}  # fmt: skip
+"""All options by key, as the help groups them."""
+OPTIONS = {key: option for group in GROUPS.values() for key, option in group.items()}
 
 
 def parse(raw: Mapping[str, object], label: Callable[[str, object], str]) -> dict[str, Any]:
@@ -124,13 +126,13 @@ def parse(raw: Mapping[str, object], label: Callable[[str, object], str]) -> dic
     parsed: dict[str, Any] = {}
     for given, value in raw.items():
         key = given.replace("_", "-")
-        if key not in _PARSERS:
-            raise UsageError(f"{label(given, value)}: there is no such option", hint=parsers.nearest(key, KEYS))
+        if key not in OPTIONS:
+            raise UsageError(f"{label(given, value)}: there is no such option", hint=nearest(key, OPTIONS))
         if value is None:
             continue
         name = "budget_seconds" if key == "budget" else key.replace("-", "_")
         try:
-            parsed[name] = _PARSERS[key](value)
+            parsed[name] = OPTIONS[key][0](value)
         except UsageError as error:
             raise UsageError(f"{label(given, value)}: {error.message}", hint=error.hint) from None
         except (ValueError, OverflowError):  # such as an integer of more digits than Python prints
@@ -175,7 +177,7 @@ def check_names(options: Options, risks: Mapping[str, str]) -> None:
     for key in ("only", "skip"):
         for name in getattr(options, key):
             if name not in risks:
-                raise UsageError(f"--{key}: there is no strategy {name!r}", hint=parsers.nearest(name, tuple(risks)))
+                raise UsageError(f"--{key}: there is no strategy {name!r}", hint=nearest(name, risks))
     for risk in options.allow:
         if risk not in parsers.DEFAULT_RISKS and risk not in risks.values():
             raise UsageError(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
-from autoopt.errors import UsageError
+from autoopt.errors import UsageError, nearest
 
 RISK_CLASSES = ("exact", "numeric", "training", "model")
 DEFAULT_RISKS = ("exact", "numeric", "training")
@@ -128,7 +126,7 @@ def parse_device(value: object) -> str:
     """
     if isinstance(value, str) and _DEVICE.fullmatch(value.strip()):
         return value.strip()
-    raise UsageError("no such device", hint=nearest(value, ("auto", "cpu", "cuda", "cuda:1", "mps")))
+    raise UsageError("no such device", hint=nearest(str(value), ("auto", "cpu", "cuda", "cuda:1", "mps")))
 
 
 def parse_size(value: object) -> int:
@@ -154,7 +152,7 @@ def parse_choice(value: object, choices: tuple[str, ...]) -> str:
     """
     if value in choices:
         return str(value)
-    raise UsageError(f"{value!r} is none of {', '.join(choices)}", hint=nearest(value, choices))
+    raise UsageError(f"{value!r} is none of {', '.join(choices)}", hint=nearest(str(value), choices))
 
 
 def parse_list(value: object) -> tuple[str, ...]:
@@ -275,13 +273,6 @@ def _finite(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
-
-
-def nearest(value: object, names: Iterable[str]) -> str:
-    """A hint with the nearest of some names, or all of them where none is near."""
-    names = list(names)
-    near = difflib.get_close_matches(str(value).lower(), names, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
 
 
 UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}

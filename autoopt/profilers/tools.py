@@ -6,10 +6,9 @@ Each runs some steps in a trial's process and ends in one summary and a file.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 
-from autoopt.errors import EnvironmentLacks
+from autoopt.errors import require
 from autoopt.records import Plan, Profiled
 from autoopt.records.drift import Drift
 from autoopt.search.trial_runner import TrialRunner
@@ -18,20 +17,16 @@ _SECONDS = 300.0
 _STEPS = 20
 """Optimizer steps that are profiled."""
 _TASKS = {"torch": "torch_profiler"}
-_PACKAGES = {"lines": "line_profiler", "torch": "torch-tb-profiler"}
 
 
 def check_tools(tools: Iterable[str]) -> None:
     """Refuses what cannot run here, before anything is built.
 
     Raises:
-        EnvironmentLacks: its package or program is missing.
+        EnvironmentLacks: its package is missing.
     """
-    for tool in tools:
-        package = _PACKAGES.get(tool)
-        if package is not None and find_spec(package.replace("-", "_")) is None:
-            hint = "pip install 'torch-autoopt[profilers]'"
-            raise EnvironmentLacks(f"--with {tool}: {package} is not installed", hint=hint)
+    if "lines" in tools:
+        require("line_profiler", what="--with lines: ")
 
 
 def profile_with(runner: TrialRunner, tool: str, folder: Path) -> Profiled:

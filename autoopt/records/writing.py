@@ -59,6 +59,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def user_cache() -> Path:
+    """The user's folder for what may be made again; autoopt has a folder of its own in it."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
 def write_whole(path: Path, text: str) -> None:
     """Writes a text so; see :func:`replacing`."""
     with replacing(path) as file:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
 
-from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.errors import UsageError, require
 from autoopt.options import Options, check_names
 from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import Registry, load_strategies
@@ -36,8 +35,8 @@ def check_command(workload: Build | Script, options: Options) -> None:
     if options.out is not None:
         check_free(options.out)
     check_installed(options.log)
-    if options.tune and importlib.util.find_spec("optuna") is None:
-        raise EnvironmentLacks("--tune: optuna is not installed", hint="pip install 'torch-autoopt[tune]'")
+    if options.tune:
+        require("optuna", what="--tune: ")
     if options.tune and script:
         raise UsageError(
             "--tune searches the optimizer of a function that builds it; a script's is its own",

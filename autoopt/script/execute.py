@@ -27,6 +27,7 @@ from autoopt.benchmark.libraries import is_users
 from autoopt.errors import AutooptError
 from autoopt.records import JsonDict, Plan, Sites
 from autoopt.records.protocol import Rank, ScriptSpec, TrialSpec
+from autoopt.records.writing import user_cache
 from autoopt.registry import OURS
 from autoopt.script.boot import Orders, ScriptProcess, listen
 from autoopt.script.command import PASSED_ON, hooked
@@ -167,9 +168,8 @@ def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dic
     except (AutooptError, OSError) as error:
         _tell(channel, error)
         return None
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    writable = {"/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run", tempfile.gettempdir(), caches, *script.shared}
-    writable.update(view.path(os.path.realpath(folder)) for folder in script.folders)
+    writable = {"/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run", tempfile.gettempdir(), str(user_cache())}
+    writable.update(script.shared, (view.path(os.path.realpath(folder)) for folder in script.folders))
     reported = bool(first.get("tell_imports"))
     return words, Orders(spec=spec, writable=tuple(sorted(writable)), tell_imports=reported), environment
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from autoopt.benchmark.environment import cpu_name, other_users, usable_cores
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.records import Peaks
 from autoopt.records.machine import disturbed
-from autoopt.records.writing import write_whole
+from autoopt.records.writing import user_cache, write_whole
 from autoopt.simplify.drift import ReferenceSpeed
 from autoopt.simplify.microbenchmarks import Microbenchmark
 
@@ -40,7 +39,7 @@ _READ = 1 << 25
 
 def measured_peaks(device: torch.device) -> Peaks:
     """The peaks of a device, from the user's cache where this machine and torch were measured before."""
-    file = cache_folder() / f"peaks-{_key(device)}.json"
+    file = user_cache() / "autoopt" / f"peaks-{_key(device)}.json"
     with suppress(OSError, ValueError):
         return Peaks.model_validate_json(file.read_text(encoding="utf-8"))
     peaks = measure(device)
@@ -49,11 +48,6 @@ def measured_peaks(device: torch.device) -> Peaks:
         with suppress(OSError):  # a cache that cannot be written is no error
             write_whole(file, peaks.model_dump_json())
     return peaks
-
-
-def cache_folder() -> Path:
-    """autoopt's folder in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoopt"
 
 
 def _key(device: torch.device) -> str:
@@ -212,7 +206,7 @@ def storage_rate() -> float | None:
 
     In the user's cache if it is there: a temporary folder often lies in memory.
     """
-    folder = cache_folder()
+    folder = user_cache() / "autoopt"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoopt.errors import UsageError
-from autoopt.loading.importing import is_path, parse
+from autoopt.loading.importing import is_path, module_file, parse
 
 _MODULE = "-m "
 
@@ -98,10 +98,7 @@ class Workspace:
 
     def _module(self, name: str) -> None:
         parts = name.split(".")
-        base = self.root.joinpath(*parts)
-        if not all(part.isidentifier() for part in parts) or not (
-            base.with_suffix(".py").is_file() or (base / "__init__.py").is_file()
-        ):
+        if not all(part.isidentifier() for part in parts) or module_file(name, [self.root]) is None:
             raise UsageError(f"there is no module {name} in the workspace")
         self.path("/".join(parts))
 

@@ -6,7 +6,6 @@ Each is a listener of ``autoopt.events``; its library is imported when it is ask
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autoopt.errors import EnvironmentLacks
+from autoopt.errors import require
 from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
 from autoopt.records import Trial
 from autoopt.trackers.values import FILES, Memory, of_configuration, of_result, of_trial
@@ -104,9 +103,7 @@ def check_installed(kinds: Iterable[str]) -> None:
         EnvironmentLacks: one is not.
     """
     for kind in kinds:
-        if importlib.util.find_spec(kind) is None:
-            extra = f"pip install 'torch-autoopt[{kind}]'"
-            raise EnvironmentLacks(f"--log {kind}: {kind} is not installed", hint=extra)
+        require(kind, what=f"--log {kind}: ")
 
 
 class Following(list[Tracker]):

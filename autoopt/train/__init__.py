@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from autoopt.train.run import Trained, train, train_run
+from autoopt.train.run import Trained, train_run
 
-__all__ = ["Trained", "train", "train_run"]
+__all__ = ["Trained", "train_run"]

@@ -31,7 +31,7 @@ from autoopt.loading import importing, validation
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, JsonDict, Plan, Record
 from autoopt.records.writing import replacing, sync_folder, writing
-from autoopt.registry import Registry, load_strategies
+from autoopt.registry import load_strategies
 from autoopt.storage.interrupts import Interrupts
 from autoopt.workload import Target
 
@@ -76,8 +76,7 @@ class _Run:
     target: Target | None
     interval: float
     clock: Callable[[], float]
-    on_progress: Callable[[Progress], None]
-    on_stopping: Callable[[], object] = lambda: None
+    listeners: list[Callable[[Progress], Any]]
     points: list[CurvePoint] = field(default_factory=list)
     before: float = 0.0
     resumed_from: int | None = None
@@ -135,7 +134,7 @@ class _Run:
         training = self.training
         # The first signal breaks off no step: half a one could not be gone on from. Loader workers that are forked
         # inherit this, and outlive the Ctrl-C that reaches them, too.
-        with Interrupts(self.on_stopping, at_once=()) as interrupts:
+        with Interrupts(lambda: os.write(2, _STOPPING), at_once=()) as interrupts:
             stopped = interrupts.stopping
             while training.steps < training.total_steps:
                 place = training.batch_iterator.state_dict()
@@ -180,90 +179,22 @@ class _Run:
             self.save()
             self.saved = self.clock()
         if evaluated or due or last:
-            self.on_progress(
-                Progress(
-                    step=training.steps,
-                    total=training.total_steps,
-                    seconds=self.seconds,
-                    samples=total(training.group.gather(training.samples)),
-                    loss=self.loss,
-                    metrics=dict(self.metrics) if evaluated else {},
-                )
+            progress = Progress(
+                step=training.steps,
+                total=training.total_steps,
+                seconds=self.seconds,
+                samples=total(training.group.gather(training.samples)),
+                loss=self.loss,
+                metrics=dict(self.metrics) if evaluated else {},
             )
+            for listener in self.listeners:
+                listener(progress)
         return evaluated and self._reached()
 
     def _reached(self) -> bool:
         if not (self.target and self.target.metric in self.metrics):
             return False
         return self.target.reached(self.metrics[self.target.metric])
-
-
-def train(
-    spec: str,
-    plan: Plan,
-    *,
-    device: str = "auto",
-    seed: int = 0,
-    out: Path | str,
-    registry: Registry | None = None,
-    checkpoint_every_minutes: float = 10.0,
-    target: float | None = None,
-    price_per_hour: float | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    on_stopping: Callable[[], object] = lambda: None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Trained:
-    """Trains a workload with a plan, on from the checkpoint where there is one, to the target or the planned end.
-
-    Environment variables of the plan must be set before torch is imported, as the command does; a warning names
-    those that are not.
-
-    Args:
-        spec: the import string of the workload.
-        out: the directory of its checkpoint.
-        checkpoint_every_minutes: between two checkpoints; one is written at the end in any case.
-        target: replaces the value of the workload's target.
-        price_per_hour: of the device, for the cost.
-        on_stopping: called when a signal asks the training to end; it does after the step under way.
-        clock: seconds; injected in tests.
-
-    Raises:
-        KeyboardInterrupt: a second signal; the latest checkpoint stays as it is.
-        WorkloadError: the user's code fails to build.
-        DocumentError: the checkpoint is damaged or of another run.
-        TrialFailed: the loss is not finite.
-    """
-    known = load_strategies() if registry is None else registry
-    opened = open_device(device_of(device, int(os.environ.get("LOCAL_RANK", "0"))))
-    seed_everything(seed)
-    workload = validation.build(importing.load(spec))
-    training = Training(workload, known.fold(known.order(plan), workload.setup), device=opened, seed=seed)
-    path, wanted = Path(out) / CHECKPOINT, workload.target
-    if wanted is not None and target is not None:
-        more = wanted.direction == "max"
-        wanted = Target(wanted.metric, at_least=target) if more else Target(wanted.metric, at_most=target)
-    run = _Run(
-        spec,
-        plan,
-        training,
-        path,
-        wanted,
-        60.0 * checkpoint_every_minutes,
-        clock,
-        on_progress or (lambda progress: None),
-        on_stopping,
-    )
-    try:
-        if path.exists():
-            run.resume()
-        first = training.samples
-        with Monitor(opened) as monitor:
-            stopped = run.go()
-        here = None if training.samples is None or first is None else training.samples - first
-        count = total(training.group.gather(here))
-        return _document(run, stopped, count, monitor.summary(), price_per_hour)
-    finally:
-        training.close()
 
 
 def _document(run: _Run, stopped: str, samples: int | None, seen: JsonDict, price: float | None) -> Trained:
@@ -296,34 +227,57 @@ def _document(run: _Run, stopped: str, samples: int | None, seen: JsonDict, pric
     )
 
 
-def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[Any] = ()) -> Trained:
-    """``autoopt train``; the same command goes on from the checkpoint that the last one left.
+def train_run(
+    spec: str,
+    plan: Plan,
+    options: Options,
+    *,
+    listeners: Iterable[Callable[[Progress], Any]] = (),
+    checkpoint_every_minutes: float = 10.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Trained:
+    """Trains a workload with a plan, on from the checkpoint where there is one, to the target or the planned end.
+
+    Environment variables of the plan must be set before torch is imported, as the command does; a warning names
+    those that are not. A first signal ends it after the step under way.
 
     Args:
+        spec: the import string of the workload.
         listeners: called with each :class:`Progress`, such as trackers.
+        checkpoint_every_minutes: between two checkpoints; one is written at the end in any case.
+        clock: seconds; injected in tests.
+
+    Raises:
+        KeyboardInterrupt: a second signal; the latest checkpoint stays as it is.
+        WorkloadError: the user's code fails to build.
+        DocumentError: the checkpoint is damaged or of another run.
+        TrialFailed: the loss is not finite.
     """
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")) or "run"
-    out = options.out or Path("autoopt-runs") / f"train-{name}"
-
-    with shown(spec, quiet=options.quiet or os.environ.get("RANK", "0") != "0") as show:
-        every = [show, *listeners]
-
-        def tell(progress: Progress) -> None:
-            for listener in every:
-                listener(progress)
-
-        return train(
-            spec,
-            plan,
-            device=options.device,
-            seed=options.seed,
-            out=out,
-            registry=load_strategies(options.strategies),
-            target=options.target,
-            price_per_hour=options.price,
-            on_progress=tell,
-            on_stopping=lambda: os.write(2, _STOPPING),
-        )
+    path = (options.out or Path("autoopt-runs") / f"train-{name}") / CHECKPOINT
+    registry = load_strategies(options.strategies)
+    opened = open_device(device_of(options.device, int(os.environ.get("LOCAL_RANK", "0"))))
+    seed_everything(options.seed)
+    workload = validation.build(importing.load(spec))
+    setup = registry.fold(registry.order(plan), workload.setup)
+    training, target = Training(workload, setup, device=opened, seed=options.seed), workload.target
+    if target is not None and options.target is not None:
+        more, value = target.direction == "max", options.target
+        target = Target(target.metric, at_least=value if more else None, at_most=None if more else value)
+    try:
+        with shown(spec, quiet=options.quiet or os.environ.get("RANK", "0") != "0") as show:
+            every = [show, *listeners]
+            run = _Run(spec, plan, training, path, target, 60.0 * checkpoint_every_minutes, clock, every)
+            if path.exists():
+                run.resume()
+            first = training.samples
+            with Monitor(opened) as monitor:
+                stopped = run.go()
+        here = None if training.samples is None or first is None else training.samples - first
+        count = total(training.group.gather(here))
+        return _document(run, stopped, count, monitor.summary(), options.price)
+    finally:
+        training.close()
 
 
 class Progress(Record):

@@ -63,27 +63,8 @@ class LocalTrial(Closing):
         folder: where several meet; removed with them.
     """
 
-    can_freeze = True
-
     def __init__(self, ranks: list[TrialProcess], folder: str = "") -> None:
         self.ranks, self._folder = ranks, folder
-
-    @property
-    def spec(self) -> TrialSpec:
-        return self.ranks[0].spec
-
-    @property
-    def log(self) -> Path:
-        return self.ranks[0].log
-
-    @property
-    def pid(self) -> int:
-        """The pid of the first rank's main process."""
-        return self.ranks[0].pid
-
-    @property
-    def closed(self) -> bool:
-        return any(rank.closed for rank in self.ranks)
 
     def call(self, task: Task, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
         """Runs a task in the trial and waits for its answer; a frozen trial is let go on first.
@@ -209,12 +190,10 @@ class TrialProcess:
         with contextlib.suppress(ChannelClosed):  # the reason for it is found out while waiting for the answer
             self._channel.send(document)
 
-    def take(self, ready: list[Channel], where: str) -> JsonDict | None:
-        """A document of the trial's from the ends that have something to read; None where there is none yet."""
-        if self._supervisor in ready and self._channel not in ready:
+    def take(self, where: str) -> JsonDict | None:
+        """A document of the trial's; None where there is none yet."""
+        if not self.pending and readable(self.ends(), 0.0) == [self._supervisor]:
             self._hear_supervisor()
-        if self._channel not in ready:
-            return None
         try:
             return self._channel.receive(0.0)
         except ChannelBroken as error:
@@ -342,14 +321,11 @@ class Gathering:
 
     def _hear(self, left: float | None) -> bool:
         """Takes what has come in; False where the time is up and nothing has."""
-        pending = [rank for rank in self.waiting.values() if rank.pending]
-        ends: list[Channel] = [end for rank in self.waiting.values() for end in rank.ends()]
-        ready = [] if pending else readable(ends, left)
+        ranks = self.waiting.values()
+        heard = any(rank.pending for rank in ranks) or readable([end for rank in ranks for end in rank.ends()], left)
         for number, rank in list(self.waiting.items()):
-            if rank not in pending and not any(end in ready for end in rank.ends()):
-                continue
             try:
-                document = rank.take(rank.ends() if rank.pending else ready, self.where)
+                document = rank.take(self.where)
             except TrialFailed as failure:
                 self.failures[number] = failure
             else:
@@ -360,7 +336,7 @@ class Gathering:
                 else:
                     self.answers[number] = document["data"]
             del self.waiting[number]
-        return bool(pending or ready)
+        return bool(heard)
 
     def _hung(self) -> TrialFailed:
         """No answer in time: each rank's call stack shows who waits for whom."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import sample
 from autoopt.cli import main
 from autoopt.cli.group import COMMANDS
-from autoopt.options import KEYS
+from autoopt.options import OPTIONS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +39,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 VALUES = ["2h", "2", "-1h", "0.5%", "banana", "cuda:1", "a,b", ",", "model", "ray", "mlflow", "nan", "m:C", "--", "."]
 word = st.one_of(
-    st.sampled_from([f"--{key}" for key in KEYS]),
+    st.sampled_from([f"--{key}" for key in OPTIONS]),
     st.sampled_from(["", *VALUES]),
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20),
 )

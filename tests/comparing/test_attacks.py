@@ -190,7 +190,7 @@ def measured(
                     pair=pair, pairs=seen,
                 )  # fmt: skip
                 starts[label] = arms[label].warm_up(0.1).fixed_seconds
-                (folder / f"{label}.pid").write_text(str(process.pid))
+                (folder / f"{label}.pid").write_text(str(process.ranks[0].pid))
                 arms[label].freeze()
             for _ in range(blocks):
                 for label, arm in arms.items():

@@ -118,7 +118,7 @@ def test_nothing_listens_on_the_network_and_temporary_files_are_private(
     with launcher.start(TrialSpec(workload=f"{TINY}:build"), log=log, timeout=60) as trial:
         trial.call("autoopt.benchmark.tasks:run_block", timeout=60, seconds=0.1)
         server = psutil.Process(launcher._server._process.pid)
-        supervisor = psutil.Process(trial.pid).parent()
+        supervisor = psutil.Process(trial.ranks[0].pid).parent()
         new = {server, *server.children(recursive=True), supervisor, *supervisor.children(recursive=True)}
         assert len(new) >= 5, "server, supervisor, trial and two workers"
         for process in (*new, psutil.Process()):

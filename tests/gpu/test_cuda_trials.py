@@ -73,7 +73,7 @@ def test_a_fault_is_a_verdict_and_leaves_nothing(
     assert failed.value.kind == kind
     assert failed.value.message
     trial.close()
-    assert not psutil.pid_exists(trial.pid)
+    assert not psutil.pid_exists(trial.ranks[0].pid)
     assert free_bytes() >= before - NEARLY
     monkeypatch.setenv("CUDA_FAULT", "")
     with start() as following:

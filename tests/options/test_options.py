@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.errors import UsageError
-from autoopt.options import KEYS, Options, check_names, make_options, parse_percent
+from autoopt.options import OPTIONS, Options, check_names, make_options, parse_percent
 from autoopt.options.parsers import format_duration, parse_duration
 from autoopt.options.pyproject import find_config, read_config
 
 
 def test_every_field_has_a_key() -> None:
-    names = {key.replace("-", "_") for key in KEYS} - {"budget"} | {"budget_seconds"}
+    names = {key.replace("-", "_") for key in OPTIONS} - {"budget"} | {"budget_seconds"}
     assert names == {field.name for field in fields(Options)}
 
 
@@ -155,7 +155,7 @@ anything = st.recursive(
 )
 
 
-@given(st.dictionaries(st.one_of(st.sampled_from(KEYS), st.text()), anything, max_size=4))
+@given(st.dictionaries(st.one_of(st.sampled_from(sorted(OPTIONS)), st.text()), anything, max_size=4))
 def test_any_mapping_becomes_options_or_one_line(raw: dict[str, object]) -> None:
     try:
         options = make_options(raw, label=lambda key, value: "--x")

@@ -13,7 +13,7 @@ import pytest
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options
-from autoopt.profilers import tasks, tools
+from autoopt.profilers import tasks
 from autoopt.profilers.tools import check_tools
 from autoopt.records import Profile
 from autoopt.records.protocol import TrialSpec
@@ -88,7 +88,7 @@ def test_memory_by_line(live: TrialContext, tmp_path: Path) -> None:
 
 
 def test_missing_tools_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(EnvironmentLacks, match="line_profiler is not installed"):
         check_tools(["lines"])
 

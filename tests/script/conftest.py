@@ -118,7 +118,7 @@ def facts_of(process: LocalTrial) -> WorkloadFacts:
 
 def sites_of(process: LocalTrial, steps: int = 8, seconds: float = 1.0) -> Sites:
     """The sites of a watched script after some steps; one that does not evaluate in them is watched for ``seconds``."""
-    script = process.spec.script
+    script = process.ranks[0].spec.script
     assert script is not None
     task = "tests.script.watching:sites" if script.command[0] == sys.executable else "autoopt.script.tasks:sites"
     return Sites.model_validate(process.call(task, timeout=120.0, steps=steps, seconds=seconds))

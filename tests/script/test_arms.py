@@ -49,7 +49,7 @@ def test_arms_train_the_same_steps_and_stand_still_between_blocks(start_script: 
             "plain.py", "100000", sites=sites, plan=plan("workers", num_workers=1, prefetch_factor=2)
         ) as other,
     ):
-        arms = [TrialArm(process, process.spec.plan) for process in (one, other)]
+        arms = [TrialArm(process, process.ranks[0].spec.plan) for process in (one, other)]
         assert arms[0].ready().facts.loader.num_workers == 0
         assert arms[1].ready().facts.loader.num_workers == 1
         blocks = [[], []]  # type: ignore[var-annotated]
@@ -90,7 +90,7 @@ def test_losses_have_the_number_of_their_step_however_long_the_warm_up_was(
     paths = []
     for seconds, steps in ((0.0, 40), (2.0, 5)):
         with start_script("plain.py", "100000", sites=sites) as process:
-            arm, side = TrialArm(process, process.spec.plan), SideStatistics(process.spec.plan)
+            arm, side = TrialArm(process, process.ranks[0].spec.plan), SideStatistics(process.ranks[0].spec.plan)
             arm.ready()
             side.started(arm.warm_up(seconds))
             side.ran(arm.block(0.0, steps, 0.0))
@@ -190,11 +190,11 @@ def test_a_batch_its_rate_and_the_validation_loader_are_put_on(start_script: Sta
     kept = Change(strategy="validation_loader", setting={"samples": {"where": "memory"}, "num_workers": 0})
     with start_script("unseeded.py", sites=sites, plan=Plan(changes=(kept,))) as process:
         process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=40)
-        assert "reads KeptSamples" in process.log.read_text()
+        assert "reads KeptSamples" in process.ranks[0].log.read_text()
     with start_script("unseeded.py", sites=sites, plan=Plan(changes=(larger, apart))) as process:
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=10)
         assert block["samples"] == 10 * 32
-        assert "rate 0.02 workers 1" in process.log.read_text()
+        assert "rate 0.02 workers 1" in process.ranks[0].log.read_text()
 
 
 def test_patched_files_are_read_in_place_of_the_users_and_added_ones_beside_them(

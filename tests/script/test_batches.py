@@ -188,7 +188,7 @@ def test_batches_and_their_order_are_changed_where_the_loader_is_made(start_scri
         plan = Plan(changes=tuple(Change(strategy=name, setting=setting) for name, setting in changes))
         with start_script("padded.py", "100000", sites=sites, plan=plan) as process:
             losses.append(TrialArm(process, plan).block(0.0, 40, 0.0).losses)
-            printed.append(process.log.read_text())
+            printed.append(process.ranks[0].log.read_text())
     usual, trimmed, grouped = losses
     assert trimmed == pytest.approx(usual, rel=1e-5)
     assert "widths [64]" in printed[0]

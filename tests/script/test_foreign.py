@@ -62,7 +62,7 @@ def test_a_script_is_listened_to_where_autoopt_is_not_installed(
     with start_script("says.py", "4000", python=str(interpreter)) as watched:
         sites = sites_of(watched)
         assert sites.of("loader_training")
-        assert "as it was\n" in watched.log.read_text()
+        assert "as it was\n" in watched.ranks[0].log.read_text()
     tuned = Change(strategy="hyperparameters", setting={"lr": 0.05})  # found by its entry point, here as there
     plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}), tuned))
     with start_script("says.py", "4000", sites=sites, plan=plan, python=str(interpreter)) as changed:

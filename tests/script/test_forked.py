@@ -58,7 +58,7 @@ def runner(launcher: Launcher, folder: Path) -> TrialRunner:
 
 
 def told(process: LocalTrial) -> dict[str, object]:
-    line = next(line for line in process.log.read_text().splitlines() if line.startswith("TOLD "))
+    line = next(line for line in process.ranks[0].log.read_text().splitlines() if line.startswith("TOLD "))
     found: dict[str, object] = json.loads(line.removeprefix("TOLD "))
     return found
 

@@ -175,12 +175,12 @@ def test_cores_that_an_import_takes_away_are_found_and_given_back(start_script: 
         sites = sites_of(process)
         asked = process.call("autoopt.benchmark.tasks:inspect", timeout=60.0, strategies=list(REGISTRY))
         assert any("cores" in warning for warning in facts_of(process).warnings)
-        assert len(os.sched_getaffinity(process.pid)) == 1
+        assert len(os.sched_getaffinity(process.ranks[0].pid)) == 1
     assert asked["affinity"]["lost"]
     assert {name: found["error"] for name, found in asked.items() if "error" in found} == {}
     plan = Plan(changes=(Change(strategy="affinity", setting={"affinity": asked["affinity"]["affinity"]}),))
     with start_script("binds.py", sites=sites, plan=plan) as process:
-        assert os.sched_getaffinity(process.pid) == set(AT_START)
+        assert os.sched_getaffinity(process.ranks[0].pid) == set(AT_START)
 
 
 def test_optimizers_that_take_turns_are_one_step(start_script: StartScript) -> None:

@@ -17,10 +17,10 @@ import torch
 from autoopt.benchmark.training import Training
 from autoopt.cli.train import start_processes
 from autoopt.errors import DocumentError
+from autoopt.options import Options
 from autoopt.records import Change, Plan, PlanDocument
-from autoopt.registry import load_strategies
 from autoopt.train import run as train_module
-from autoopt.train import train
+from autoopt.train import train_run
 from autoopt.train.run import Progress
 from modules import autoopt, run_python
 
@@ -31,6 +31,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from autoopt.records import Plan
+from autoopt.options import Options
 from autoopt.train import run
 kill_at, where = int(sys.argv[1]), sys.argv[2]
 done = 0
@@ -48,9 +49,8 @@ def progress(p):
     if where == "step" and p.step >= kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
 run._LOOKED_AT_EVERY = 1
-run.train(
-    sys.argv[3], Plan(), device="cpu", seed=4, out=sys.argv[4], checkpoint_every_minutes=0.0, on_progress=progress
-)
+options = Options(device="cpu", seed=4, out=Path(sys.argv[4]), quiet=True)
+run.train_run(sys.argv[3], Plan(), options, checkpoint_every_minutes=0.0, listeners=[progress])
 """
 
 
@@ -59,8 +59,9 @@ Outcome = tuple[Any, list[float | None]]
 
 def outcome(out: Path, plan: Plan = Plan(), **options: Any) -> Outcome:  # noqa: B008
     losses: list[float | None] = []
-    trained = train(SPEC, plan, device="cpu", seed=4, out=out, on_progress=lambda p: losses.append(p.loss), **options)
-    return trained, losses
+    how = {name: options.pop(name) for name in ("clock", "checkpoint_every_minutes") if name in options}
+    chosen = Options(device="cpu", seed=4, out=out, quiet=True, **options)
+    return train_run(SPEC, plan, chosen, listeners=[lambda p: losses.append(p.loss)], **how), losses
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -93,7 +94,7 @@ def test_killed_and_resumed_gives_the_same_losses(at: int, where: str, whole: Ou
 
 
 def test_ends_at_the_target_and_says_what_it_cost(tmp_path: Path) -> None:
-    trained, _ = outcome(tmp_path, target=0.5, price_per_hour=3600.0)
+    trained, _ = outcome(tmp_path, target=0.5, price=3600.0)
     assert trained.reached
     assert trained.stopped == "target"
     assert trained.steps < 36
@@ -113,20 +114,20 @@ def test_whole_run_without_a_target_that_is_reached(whole: Outcome) -> None:
 
 @pytest.mark.parametrize("where", ["next", "step", "evaluate"])
 def test_interrupted_leaves_a_checkpoint_of_whole_steps(
-    where: str, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    plain = getattr(Training, where)
-    told: list[str] = []
+    plain, sent = getattr(Training, where), list[int]()
 
     def interrupted(self: Training, *args: Any) -> Any:
-        if not told and self.steps >= 5:
+        if not sent and self.steps >= 5:
+            sent.append(signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
         return plain(self, *args)
 
     monkeypatch.setattr(Training, where, interrupted)
-    first, before = outcome(tmp_path, on_stopping=lambda: told.append("said"))
+    first, before = outcome(tmp_path)
     assert first.stopped == "interrupted"
-    assert told == ["said"]
+    assert capfd.readouterr().err.count("saving a checkpoint") == 1
     monkeypatch.undo()
     again, rest = outcome(tmp_path)
     assert again.resumed_from == first.steps
@@ -159,8 +160,9 @@ def test_a_second_signal_stops_at_once_and_keeps_the_checkpoint(tmp_path: Path) 
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
+    options = Options(device="cpu", seed=4, out=tmp_path, quiet=True)
     with pytest.raises(KeyboardInterrupt):
-        train(SPEC, Plan(), device="cpu", seed=4, out=tmp_path, on_progress=stop, checkpoint_every_minutes=0.0)
+        train_run(SPEC, Plan(), options, listeners=[stop], checkpoint_every_minutes=0.0)
     again, _ = outcome(tmp_path)
     assert again.resumed_from == 9
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -183,7 +185,7 @@ def test_checkpoints_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     outcome(tmp_path, target=0.0)
     with pytest.raises(DocumentError, match="another plan"):
-        outcome(tmp_path, PLAN, registry=load_strategies())
+        outcome(tmp_path, PLAN)
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint", None])

@@ -23,7 +23,7 @@ from autoopt.trial.start import begin_server, new_server
 
 
 def tree_of(trial: LocalTrial) -> list[psutil.Process]:
-    supervisor = psutil.Process(trial.pid).parent()
+    supervisor = psutil.Process(trial.ranks[0].pid).parent()
     assert supervisor is not None
     return [supervisor, *supervisor.children(recursive=True)]
 
@@ -43,7 +43,7 @@ def idle(processes: list[psutil.Process]) -> None:
 def test_a_trial_is_a_session_of_its_own(start, tmp_path: Path) -> None:
     trial = start(seed=7)
     about = trial.call("mini_live:about", timeout=30)
-    assert about["pid"] == about["session"] == about["group"] == trial.pid
+    assert about["pid"] == about["session"] == about["group"] == trial.ranks[0].pid
     assert about["directory"] == str(tmp_path)
     assert about["argv"] == [str(Path(__file__).parents[1] / "workloads" / "tiny.py")]
     assert about["stdin"] == ""
@@ -86,9 +86,9 @@ def test_a_large_answer_arrives_whole(start) -> None:
 def test_what_a_trial_prints_is_in_its_log_alone(start, capfd: pytest.CaptureFixture[str]) -> None:
     trial = start()
     trial.call("mini_live:say", timeout=30)
-    assert "said in a trial" in trial.log.read_text()
+    assert "said in a trial" in trial.ranks[0].log.read_text()
     assert "said" not in "".join(capfd.readouterr())
-    assert trial.log.stat().st_mode & 0o077 == 0
+    assert trial.ranks[0].log.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_task_that_misbehaves_is_a_failure_and_the_trial_goes_on(start, task: 
 def test_forks_of_the_user_do_not_speak(start) -> None:
     trial = start()
     for task in ("fork_that_returns", "fork_that_raises"):
-        assert trial.call(f"mini_live:{task}", timeout=30) == {"pid": trial.pid}
+        assert trial.call(f"mini_live:{task}", timeout=30) == {"pid": trial.ranks[0].pid}
 
 
 def test_the_private_pipe_is_not_inherited(start) -> None:
@@ -128,9 +128,8 @@ def test_the_private_pipe_is_not_inherited(start) -> None:
 def test_frozen_processes_get_no_cpu_wherever_they_have_gone(start) -> None:
     trial = start()
     trial.call("mini_live:spawn_tree", timeout=30)
-    below = [process for process in tree_of(trial) if process.pid != psutil.Process(trial.pid).ppid()]
+    below = [process for process in tree_of(trial) if process.pid != psutil.Process(trial.ranks[0].pid).ppid()]
     assert len(below) >= 4
-    assert trial.can_freeze
     trial.freeze()
     wait_until(lambda: all(stat(process.pid)[0] in ("T", "t") for process in below))
     before = [sum(process.cpu_times()[:2]) for process in below]

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
+from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed, not_installed
 from autoopt.records import JsonDict
 from autoopt.records.protocol import Failure, TrialSpec
 from autoopt.trial.child import LIVE
@@ -156,8 +156,6 @@ def wants_cuda(device: str) -> bool | None:
 
 class RemoteTrial(Closing):
     """A live trial on a host, as ``LocalTrial`` is one here; every method may raise ``NodeLost``."""
-
-    can_freeze = True
 
     def __init__(self, host: RayHost, number: int, spec: TrialSpec, log: Path) -> None:
         self.spec, self.log = spec, log
@@ -445,7 +443,5 @@ def _ray() -> Any:
         ray = importlib.import_module("ray")
         importlib.import_module("ray.util.scheduling_strategies")
     except ImportError:
-        raise EnvironmentLacks(
-            "--executor ray: Ray is not installed", hint="pip install 'torch-autoopt[ray]'"
-        ) from None
+        raise not_installed("ray", "--executor ray: ") from None
     return ray

@@ -213,43 +213,56 @@ def steps_name(record: Headline) -> str:
     return "steps to target" if record.kind == "to_target" else "steps, with those that rounding costs"
 
 
-def verified_phrase(result: Result) -> tuple[bool, Phrase]:
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that makes the result more or less believable. ``open``: not measured."""
+
+    label: str
+    level: Literal["good", "caution", "open"]
+    text: Phrase
+
+
+def verified_check(result: Result) -> Check:
     """Whether the result is verified from end to end, and on what that rests or why it is not."""
-    record = result.speedup.headline
+    record, what = result.speedup.headline, "End to end"
     if record is None:
-        return False, say("The final plan was not run again from start to end.")
-    if not result.speedup.end_to_end_verified:
+        text = say("The final plan was not run again from start to end.")
+    elif not result.speedup.end_to_end_verified:
         doubts = record.doubts(control_failed=result.noise.failed(result.objective.min_gain))
-        return False, say("Not verified: " + "; ".join(doubts) + ".") if doubts else say("Not verified.")
-    text = say(
-        "{} pairs of whole runs of the untouched and the patched script, interleaved"
-        if record.whole
-        else "{} pairs of trainings of baseline and final plan, interleaved from start to end",
-        number(record.n, units.count, f"{AT}/n"),
-    )
-    if record.blocks is not None:
-        blocks = number(record.blocks.value, units.ratio, f"{AT}/blocks/value")
-        margin = number(record.margin, units.percent, f"{AT}/margin")
-        text = text + say("; steps in interleaved blocks agree ({}, within {})", blocks, margin)
-    return True, text + "."
+        text = say("Not verified: " + "; ".join(doubts) + ".") if doubts else say("Not verified.")
+    else:
+        text = say(
+            "{} pairs of whole runs of the untouched and the patched script, interleaved"
+            if record.whole
+            else "{} pairs of trainings of baseline and final plan, interleaved from start to end",
+            number(record.n, units.count, f"{AT}/n"),
+        )
+        if record.blocks is not None:
+            blocks = number(record.blocks.value, units.ratio, f"{AT}/blocks/value")
+            margin = number(record.margin, units.percent, f"{AT}/margin")
+            text = text + say("; steps in interleaved blocks agree ({}, within {})", blocks, margin)
+        text = text + "."
+    if result.patch is not None and result.patch.diff and not (record is not None and record.whole):
+        return Check(what, "caution", text + " The patched script itself was not run to its end.")
+    verified = record is not None and result.speedup.end_to_end_verified
+    return Check(what, "good" if verified else "caution", text)
 
 
-def repeats_phrase(result: Result) -> tuple[bool | None, Phrase] | None:
-    """Whether the figure rests on repeats, and on how many; None as the first where nothing was compared."""
-    claim = claim_of(result)
+def repeats_check(result: Result) -> Check | None:
+    """Whether the figure rests on repeats, and on how many; None where no change was kept."""
+    claim, what = claim_of(result), "Repeats"
     if claim.status == "none":
         return None
     if claim.value is None:
-        return None, say("The final plan was not compared with the baseline.")
+        return Check(what, "open", say("The final plan was not compared with the baseline."))
     record = claim.record
-    if record is not None and claim.interval is None:
-        runs = "whole runs" if record.whole else "trainings"
-        return False, say(f"One pair of {runs}, so no interval.")
-    assert claim.interval is not None
+    runs = "whole runs" if record is not None and record.whole else "trainings"
+    if claim.interval is None:
+        return Check(what, "caution", say(f"One pair of {runs}, so no interval."))
     repeats = claim.interval.n
     if record is not None and record.source == "trained":
-        runs = "whole runs" if record.whole else "trainings"
-        return True, say(f"The interval comes from {{}} pairs of {runs}.", repeats)
+        return Check(what, "good", say(f"The interval comes from {{}} pairs of {runs}.", repeats))
     if (repeats.value or 0) < 2:
-        return False, say("{} independent repeat: the interval does not contain the variance between runs.", repeats)
-    return True, say("The interval comes from {} independent repeats.", repeats)
+        words = "{} independent repeat: the interval does not contain the variance between runs."
+        return Check(what, "caution", say(words, repeats))
+    return Check(what, "good", say("The interval comes from {} independent repeats.", repeats))

@@ -10,7 +10,7 @@ from typing import TypeVar
 from autoopt.records import Configuration, Quality, Result
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import kept_trials
-from autoopt_reports.view.text import Number, Phrase, interval, name, number, say
+from autoopt_reports.view.text import Number, Phrase, interval, name, number, numbers, say
 
 T = TypeVar("T")
 Points = tuple[tuple[float, float], ...]
@@ -26,7 +26,7 @@ class CurveTable:
     who: str
     seed: Number
     path: str
-    rows: tuple[tuple[Number, Number, Number], ...]
+    rows: tuple[tuple[Number, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,8 @@ class Learning:
                 here = f"{path}/curves/{place}"
                 chosen = thin(tuple(enumerate(curve.points)), 24)
                 self.thinned = self.thinned or len(chosen) < len(curve.points)
-                rows = tuple(
-                    (
-                        number(point.step, units.count, f"{here}/points/{index}/step"),
-                        number(point.seconds, units.duration, f"{here}/points/{index}/seconds"),
-                        number(point.metric, units.plain, f"{here}/points/{index}/metric"),
-                    )
-                    for index, point in chosen
-                )
+                forms = {"step": units.count, "seconds": units.duration, "metric": units.plain}
+                rows = tuple(numbers(point, f"{here}/points/{index}", **forms) for index, point in chosen)
                 tables.append(CurveTable(who, number(curve.seed, units.count, f"{here}/seed"), here, rows))
         self.tables = tuple(tables)
 

@@ -82,9 +82,8 @@ class SizeRow:
         self.size = name(setting_text(point.arguments) or AS_IT_IS, 80)
         self.trial = None if point.trial is None else number(point.trial, units.count, f"{at}/trial")
         self.parameters = number(point.parameters, units.count, f"{at}/parameters")
-        self.seed = number(run.seed, units.count, f"{of_run}/seed")
-        self.metric = number(run.metric, units.plain, f"{of_run}/metric")
-        self.seconds = number(run.seconds, units.duration, f"{of_run}/seconds")
+        forms = {"seed": units.count, "metric": units.plain, "seconds": units.duration}
+        self.seed, self.metric, self.seconds = numbers(run, of_run, **forms)
         self.missed = run.reached is False
 
 
@@ -201,9 +200,8 @@ class TuningRow:
         ours = {tuning.default: "baseline", tuning.best: "final"}
         self.number, self.kind, self.state = trial.number, ours.get(trial.number, trial.state), STATES[trial.state]
         self.values = tuple(number(trial.values[each], units.plain, f"{at}/values/{each}") for each in tuning.own)
-        self.seconds = number(trial.seconds_to_target, units.duration, f"{at}/seconds_to_target")
-        self.metric = number(trial.metric, units.plain, f"{at}/metric")
-        self.steps = number(trial.steps, units.count, f"{at}/steps")
+        forms = {"seconds_to_target": units.duration, "metric": units.plain, "steps": units.count}
+        self.seconds, self.metric, self.steps = numbers(trial, at, **forms)
         self.reason = name(trial.reason, 160) if trial.reason else ""
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from autoopt.records import Configuration, Operator, Peaks, Resource, Round, Snippets, Stage, WholeRun
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, place_name, say
+from autoopt_reports.view.text import Name, Number, Phrase, Placed, name, number, numbers, place_name, say
 
 COMPUTE = Resource.DEVICE
 ROOFS = tuple(
@@ -41,10 +42,8 @@ class StageRow:
         self.label = name(stage.name, 60)
         self.resource, self.colour, self.measured = stage.resource.value, colour, stage.measured
         self.seconds = number(seconds, units.duration, f"{at}/seconds", how=how)
-        self.exposed = number(stage.exposed_seconds, units.duration, f"{at}/exposed_seconds")
-        self.ceiling = number(stage.ceiling_seconds, units.duration, f"{at}/ceiling_seconds")
-        self.gap = number(stage.gap, units.ratio, f"{at}/gap")
-        self.parallel = number(stage.parallel, units.count, f"{at}/parallel")
+        self.exposed, self.ceiling = numbers(stage, at, units.duration, "exposed_seconds", "ceiling_seconds")
+        self.gap, self.parallel = numbers(stage, at, gap=units.ratio, parallel=units.count)
         self.note = name(stage.note, 160) if stage.note else None
 
 
@@ -57,18 +56,12 @@ class RunView:
     def __init__(self, whole: WholeRun, at: str) -> None:
         self.headline = say(
             "The planned run of {} steps takes {} from start to end, by its measured parts",
-            number(whole.steps, units.count, f"{at}/steps"),
-            number(whole.seconds, units.duration, f"{at}/seconds"),
+            *numbers(whole, at, steps=units.count, seconds=units.duration),
         )
-        self.rows = tuple(
-            (
-                name(part.name, 40),
-                number(part.seconds, units.duration, f"{at}/parts/{i}/seconds"),
-                number(part.share, units.percent, f"{at}/parts/{i}/share"),
-                number(part.count, units.count, f"{at}/parts/{i}/count"),
-                number(part.each, units.duration, f"{at}/parts/{i}/each"),
-            )
-            for i, part in enumerate(whole.parts)
+        forms = {"seconds": units.duration, "share": units.percent, "count": units.count, "each": units.duration}
+        self.rows: tuple[tuple[Any, ...], ...] = tuple(
+            (name(part.name, 40), *numbers(part, f"{at}/parts/{place}", **forms))
+            for place, part in enumerate(whole.parts)
         )
         self.missing = name(f"not measured: {', '.join(whole.missing)}", 160) if whole.missing else None
 
@@ -278,9 +271,7 @@ class Lanes:
             (
                 name(link.name, 120),
                 link.kind,
-                number(link.seconds, units.duration, f"{path}/deeper/{index}/seconds"),
-                number(link.ceiling_seconds, units.duration, f"{path}/deeper/{index}/ceiling_seconds"),
-                number(link.gap, units.ratio, f"{path}/deeper/{index}/gap"),
+                *numbers(link, f"{path}/deeper/{index}", units.duration, "seconds", "ceiling_seconds", gap=units.ratio),
                 place_name(link.file, link.line),
                 name(link.note, 200) if link.note else None,
             )

@@ -98,9 +98,15 @@ def number(value: float | None, form: units.Formatter, path: str, *more: str, ho
     return Number(units.NOT_MEASURED if value is None else form(value), value, (path, *more), how)
 
 
-def numbers(held: object, path: str, form: units.Formatter, *fields: str) -> tuple[Number, ...]:
-    """Fields of what stands at ``path``."""
-    return tuple(number(getattr(held, field), form, f"{path}/{field}") for field in fields)
+def numbers(held: object, path: str, *same: Any, **forms: units.Formatter) -> tuple[Number, ...]:
+    """Fields of what stands at ``path``, each with its form; ``same``: one form, and the fields that have it."""
+    forms = dict.fromkeys(same[1:], same[0]) | forms if same else forms
+    return tuple(number(getattr(held, field), form, f"{path}/{field}") for field, form in forms.items())
+
+
+def intervals(held: object, path: str, *fields: str) -> tuple[Interval | None, ...]:
+    """Speedups that stand at ``path``."""
+    return tuple(interval(getattr(held, field), f"{path}/{field}") for field in fields)
 
 
 def throughput(configuration: Configuration, path: str) -> Number:

@@ -8,7 +8,7 @@ from statistics import median
 
 from autoopt.records import Estimate, EstimateKind, Result, Trial, Verdict
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, Phrase, change_name, interval, name, number, numbers, say
+from autoopt_reports.view.text import Name, Number, Phrase, change_name, interval, intervals, name, number, numbers, say
 
 
 class TrialRow:
@@ -17,15 +17,12 @@ class TrialRow:
         self.id, self.place = trial.id, place
         self.round = number(trial.round, units.count, f"{at}/round")
         self.label = change_name(trial.strategy, trial.setting, trial.companions)
-        self.predicted = interval(trial.predicted, f"{at}/predicted")
-        self.throughput = interval(trial.throughput, f"{at}/throughput")
-        self.again = interval(trial.measured_again, f"{at}/measured_again")
-        self.time_to_target = interval(trial.time_to_target, f"{at}/time_to_target")
+        ratios = ("predicted", "throughput", "measured_again", "time_to_target")
+        self.predicted, self.throughput, self.again, self.time_to_target = intervals(trial, at, *ratios)
         self.quality = "not tested"
         if quality is not None and quality.passed is not None and quality.method != "not_tested":
             self.quality = "held" if quality.passed else "lost"
-        self.memory = number(trial.peak_memory_bytes, units.bytes_, f"{at}/peak_memory_bytes")
-        self.seconds = number(trial.seconds, units.duration, f"{at}/seconds")
+        self.memory, self.seconds = numbers(trial, at, peak_memory_bytes=units.bytes_, seconds=units.duration)
         self.reason = name(reason_words(trial.reason)) if trial.reason else None
         self.log = name(trial.log, 120) if trial.log else None
 
@@ -65,8 +62,7 @@ def account_phrase(result: Result) -> Phrase:
     return say(
         "Every speed and ratio is computed from {} blocks of {} processes, {} of training: each block is one line of "
         "account.csv in the run directory, and its column evidence names the trial.",
-        *numbers(account, "/account", units.count, "blocks", "processes"),
-        number(account.seconds, units.duration, "/account/seconds"),
+        *numbers(account, "/account", units.count, "blocks", "processes", seconds=units.duration),
     )
 
 

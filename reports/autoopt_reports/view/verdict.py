@@ -5,21 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from autoopt.records import Change, Headline, Result, StopReason
 from autoopt_reports.view import units
 from autoopt_reports.view.claims import (
     AT,
+    Check,
     Status,
     claim_of,
     headline_phrase,
     qualifier_phrases,
-    repeats_phrase,
+    repeats_check,
     run_phrases,
     steps_name,
     target_phrase,
-    verified_phrase,
+    verified_check,
 )
 from autoopt_reports.view.quality import both, metric_pair, metric_phrase, quality_view
 from autoopt_reports.view.stages import with_kind
@@ -191,18 +191,6 @@ def _commands(result: Result) -> tuple[Command, ...]:
     return tuple(commands)
 
 
-Level = Literal["good", "caution", "open"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that makes the result more or less believable. ``open``: not measured."""
-
-    label: str
-    level: Level
-    text: Phrase
-
-
 def trust_checks(result: Result) -> tuple[Check, ...]:
     return (_noise(result), *_evidence(result), *_machine(result), _gaps(result))
 
@@ -243,15 +231,10 @@ def _evidence(result: Result) -> Iterator[Check]:
 
     Of the quality: the evidence for its level, its price in steps, and what it does not cover, as far as known.
     """
-    found = repeats_phrase(result)
+    found = repeats_check(result)
     if found is not None:
-        enough, text = found
-        yield Check("Repeats", "open" if enough is None else "good" if enough else "caution", text)
-        verified, text = verified_phrase(result)
-        headline, patch = result.speedup.headline, result.patch
-        if patch is not None and patch.diff and not (headline is not None and headline.whole):
-            verified, text = False, text + " The patched script itself was not run to its end."
-        yield Check("End to end", "good" if verified else "caution", text)
+        yield found
+        yield verified_check(result)
     view, quality, basis = quality_view(result), result.quality, Phrase()
     if quality is not None and quality.rests_on:
         basis = say("Evidence: {}.", name(quality.rests_on, LONGEST_SENTENCES))
@@ -262,8 +245,8 @@ def _evidence(result: Result) -> Iterator[Check]:
         if quality.would_miss:
             basis += say(" Not covered: {}.", name(quality.would_miss, LONGEST_SENTENCES))
     if view.claim != "nothing":
-        level: Level = {"not_tested": "open", "lost": "caution", "undecided": "caution"}.get(view.claim, "good")  # type: ignore[assignment]
-        yield Check(view.short[0].upper() + view.short[1:], level, basis or view.detail)
+        level = {"not_tested": "open", "lost": "caution", "undecided": "caution"}.get(view.claim, "good")
+        yield Check(view.short[0].upper() + view.short[1:], level, basis or view.detail)  # type: ignore[arg-type]
 
 
 def _machine(result: Result) -> Iterator[Check]:
