@@ -63,8 +63,6 @@ class LocalTrial(Closing):
         folder: where several meet; removed with them.
     """
 
-    can_freeze = True
-
     def __init__(self, ranks: list[TrialProcess], folder: str = "") -> None:
         self.ranks, self._folder = ranks, folder
 

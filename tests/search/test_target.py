@@ -372,8 +372,6 @@ class Machine:
 
 
 class FakeProcess:
-    can_freeze = True
-
     def __init__(self, machine: Machine, name: int, work: float, fails: bool = False) -> None:
         self.machine, self.name, self.work, self.spent, self.fails = machine, name, work, 0.0, fails
         self.closed = False

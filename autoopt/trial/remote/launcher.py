@@ -157,8 +157,6 @@ def wants_cuda(device: str) -> bool | None:
 class RemoteTrial(Closing):
     """A live trial on a host, as ``LocalTrial`` is one here; every method may raise ``NodeLost``."""
 
-    can_freeze = True
-
     def __init__(self, host: RayHost, number: int, spec: TrialSpec, log: Path) -> None:
         self.spec, self.log = spec, log
         self.closed = False
