@@ -163,7 +163,7 @@ def profile(
     description = first.description()
     announce(EnvironmentRead(at=time.monotonic() - began, environment=description.environment))
     if sites is not None and watched is not None:
-        case = _state(runner, options, description.facts, description).case(runner.registry, None, None)
+        case = _state(runner, options, description.facts, description).case(runner.registry)
         seen_so_far = opportunities(runner.registry, case, choice, 1 + options.min_gain)
         announce(seen_so_far.model_copy(update={"at": time.monotonic() - began}))
     announce(PhaseStarted(at=time.monotonic() - began, phase="simplify"))

@@ -14,7 +14,6 @@ from autoopt.options import Options
 from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
-from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.budget_allocation import MOST_CONTROL_PAIRS, NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
@@ -115,13 +114,10 @@ def described(context: RunContext, options: Options) -> SearchState:
     except TrialFailed as failure:
         raise BaselineFailed(failure, "while it was built", lean=unfit is not None) from failure
     context.announce(EnvironmentRead(at=context.now(), environment=found.environment))
-    context.gate.memory_limit_bytes = memory_limit(found.environment)
     context.gate.trainings.run_steps = found.facts.max_steps or 0
-    if context.runner.base.memory_limit_bytes is None:  # else it is each process's own
-        context.runner.memory.limit_bytes = context.gate.memory_limit_bytes
     least, most = options.processes
     check_devices(most, found.environment)
-    state = context.state = SearchState(
+    state = context.state = context.gate.state = SearchState(
         facts=found.facts,
         environment=found.environment,
         objective=objective_of(found.facts, options),
@@ -130,15 +126,17 @@ def described(context: RunContext, options: Options) -> SearchState:
         processes=most,
         unfit=unfit,
     )
+    if context.runner.base.memory_limit_bytes is None:  # else it is each process's own
+        context.runner.memory.limit_bytes = state.memory_limit_bytes
     if state.sites is not None and state.sites.metric_patterns:
         adopt_metric(context, state.sites.metric_patterns)
     if state.sites is not None and state.sites.shares:
         registry = context.registry
-        seen = opportunities(registry, state.case(registry, None, None), context.choice, 1 + context.min_gain)
+        seen = opportunities(registry, state.case(registry), context.choice, 1 + context.min_gain)
         context.announce(seen.model_copy(update={"at": context.now()}))
     if least > 1:
         plan = context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan)
-        state.baseline = state.incumbent = context.gate.baseline = plan
+        state.baseline = state.incumbent = plan
     context.warn(*context.registry.warnings, *state.facts.warnings)
     return state
 

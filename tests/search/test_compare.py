@@ -111,7 +111,7 @@ def test_order_is_drawn_and_mirrored() -> None:
     found = run(fake, Rule(max_seconds=600, until_error=0.02))
     quads, taken = set(), 0
     for pair in found.pairs:
-        count = 2 * (len(pair.block_log_ratios) + pair.disturbed)
+        count = 2 * (pair.rounds + pair.disturbed)
         quads |= {tuple(order[at : at + 4]) for at in range(taken, taken + count - 3, 4)}
         taken += count
     i, c = "incumbent", "candidate"

@@ -61,10 +61,10 @@ class Begun:
             planned_steps=None,
             planned_seconds=None,
             baseline=Plan(),
+            memory_limit_bytes=None,
         )
         self.context: Any = SimpleNamespace(
             allocation=BudgetAllocation(budget=budget),
-            gate=SimpleNamespace(memory_limit_bytes=None),
             now=lambda: 20.0,
             run_seconds=lambda: None,
             note=lambda *texts: self.notes.extend(texts),

@@ -9,7 +9,7 @@ from math import log
 from statistics import fmean
 from typing import Any
 
-from autoopt.records import Environment, Estimate, Quality, Record, RunParts, Verdict
+from autoopt.records import Environment, Estimate, Noise, Objective, Quality, Record, RunParts, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import LossPath, Side, SideFailure, most
 from autoopt.setup import Setup
@@ -71,7 +71,8 @@ def length_scatter(pairs: Sequence[TrainedPair], run: RunParts | None) -> float:
 
 
 class Evidence(Record):
-    """Trainings and facts for the quality gate. Runs are paired by their ``seed``.
+    """Trainings and facts for the quality gate, with the objective that they are held to and the noise that is known.
+    Runs are paired by their ``seed``.
 
     ``risk``: the class of the candidate's riskiest change. ``incumbent_runs``: of what the candidate was compared with,
     where it takes other steps than the baseline (a kept change of class ``training``); empty: the baseline's runs stand
@@ -92,6 +93,8 @@ class Evidence(Record):
     ``alpha_accept``: the level that the run's error budget leaves for keeping a change of training.
     """
 
+    objective: Objective
+    noise: Noise = Noise()
     risk: Risk = Risk.NUMERIC
     baseline_runs: tuple[TrainingRun, ...] = ()
     incumbent_runs: tuple[TrainingRun, ...] = ()

@@ -232,13 +232,13 @@ class SideStatistics:
 class PairOfProcesses(Record):
     """One pair of processes. ``log_ratio``: of total work over total seconds, candidate over incumbent.
 
-    ``block_log_ratios``: the same of each round that counts; ``block_sd``: their scatter; ``disturbed``: rounds left
-    out, since other programs used the processor.
+    ``rounds``: those that count; ``block_sd``: how the same ratio of each scatters; ``disturbed``: rounds left out,
+    since other programs used the processor.
     """
 
     log_ratio: float
     standard_error: float
-    block_log_ratios: tuple[float, ...]
+    rounds: int
     block_sd: float | None = None
     disturbed: int = 0
     startup_seconds: float = 0.0
