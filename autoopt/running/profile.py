@@ -156,7 +156,7 @@ def profile(
     began = time.monotonic()
     first = FirstProcess(runner)
     announce(PhaseStarted(at=0.0, phase="benchmark"))
-    sites = first.sites()
+    sites = first.sites() if runner.base.script is not None else None
     watched = first_steps(sites, time.monotonic() - began) if sites is not None else None
     if watched is not None:
         announce(watched)

@@ -100,12 +100,12 @@ def described(context: RunContext, options: Options) -> SearchState:
     try:
         if context.runner.base.script is not None:
             try:
-                sites = context.run.step("sites", {}, lambda: _watched(first), Sites)
+                sites = context.run.step("sites", {}, first.sites, Sites)
             except TrialFailed as failure:
                 if failure.kind != "out_of_memory":
                     raise
                 unfit, first = failure, FirstProcess(context.runner, lean=True)
-                sites = context.run.step("sites", {"lean": True}, lambda: _watched(first), Sites)
+                sites = context.run.step("sites", {"lean": True}, first.sites, Sites)
             context.runner.knows(sites)
             watched = first_steps(sites, context.now())
             if watched is not None:
@@ -170,12 +170,6 @@ def together(runner: TrialRunner, processes: int) -> Plan:
         found = {}
     setting: JsonDict = {"processes": processes, **({"find_unused": True} if found.get("unused") else {})}
     return Plan(changes=(Change(strategy="ddp", setting=setting),))
-
-
-def _watched(first: FirstProcess) -> Sites:
-    sites = first.sites()
-    assert sites is not None, "it is a script"
-    return sites
 
 
 def benchmark(context: RunContext) -> None:
@@ -243,18 +237,17 @@ class FirstProcess:
         self._runner, self._lean, self._wait = runner, lean, wait
         self._found: Description | None = None
 
-    def sites(self) -> Sites | None:
-        """The sites of a script; None where the workload is not one.
+    def sites(self) -> Sites:
+        """The sites of a script.
 
         Raises:
             TrialFailed: it does not train.
         """
-        if not self._lean:
-            return self._runner.watched(self._ask, self._wait)
-        with self._runner.leanly():
-            sites = self._runner.watched(self._ask)
-        # its steps take as long as the copies of what they keep
-        return None if sites is None else sites.model_copy(update={"step_seconds": None, "shares": {}})
+        with self._runner.leanly() if self._lean else nullcontext():
+            sites = self._runner.watched(self._ask, self._wait)
+        assert sites is not None, "it is a script"
+        # lean steps take as long as the copies of what they keep
+        return sites.model_copy(update={"step_seconds": None, "shares": {}}) if self._lean else sites
 
     def description(self) -> Description:
         """Facts and peaks: of the process that was watched, else of one that is started for them.

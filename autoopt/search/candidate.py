@@ -16,7 +16,7 @@ from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.trainings import TURNS_SCATTER
-from autoopt.search.compare.comparison import Comparison, Decision, Side
+from autoopt.search.compare.comparison import Comparison, Decision, Rule, Side
 from autoopt.search.planner import (
     PLUGIN_ERRORS,
     Member,
@@ -267,7 +267,7 @@ PLAIN = 2.0
 """Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
 
 
-FEWEST_PAIRS = 2
+FEWEST_PAIRS = Rule().min_pairs
 HOPE = 1.5
 """A gain may well be so many standard errors larger than its looks showed."""
 

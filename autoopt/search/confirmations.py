@@ -203,17 +203,15 @@ class Suspects:
             by_data: batches differ, or probes saw them train alike and a whole run ends with another metric: what
                 makes other batches, or other draws of augmentation, comes before what rounds.
         """
-        registry = self.context.registry
-        before = registry.fold(self.state.incumbent)
+        registry, gate = self.context.registry, self.context.gate
 
         def key(change: Change) -> tuple[bool, int, float, bool]:
             """By whether it makes other batches, its risk, and its rounding."""
             risk, plan = registry[change.strategy].risk.rank, standing_plan(self.context, (change,))
             if plan is None:
                 return by_data, risk, 1.0, True
-            after = registry.fold(plan)
-            other = (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
-            return by_data and other, risk, self.context.gate.rounding(plan), other
+            other = not gate.same_data(plan, self.state.incumbent)
+            return by_data and other, risk, gate.rounding(plan), other
 
         return max(drawn_otherwise(self.context, changes) or changes, key=key)
 

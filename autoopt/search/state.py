@@ -37,7 +37,7 @@ from autoopt.records.tuning import Tuning
 from autoopt.records.whole_run import WholeRun
 from autoopt.registry import Registry
 from autoopt.script.applicable import own_setup
-from autoopt.search.accept.evidence import memory_limit
+from autoopt.search.accept.evidence import memory_limit, with_between
 from autoopt.search.compare.comparison import Comparison, Decision, Side, SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.planner import Beliefs, Member
@@ -148,13 +148,7 @@ class SearchState:
     @property
     def run(self) -> RunParts | None:
         """Parts of a whole run, with evaluations and checkpoints as long as the incumbent's are."""
-        run = self.facts.run
-        if run is None:
-            return None
-        stages = {"evaluation_seconds": "evaluate", "checkpoint_seconds": "checkpoint"}
-        known = {name: getattr(run, name) for name in stages if getattr(run, name) is not None}
-        scaled = {name: seconds * self.between_ratio.get(stages[name], 1.0) for name, seconds in known.items()}
-        return run.model_copy(update=scaled)
+        return with_between(self.facts.run, self.between_ratio)
 
     @property
     def memory_limit_bytes(self) -> int | None:

@@ -15,7 +15,15 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Probe, samples_read
 from autoopt.registry import Registry
 from autoopt.search.accept.data import ProbeResult
-from autoopt.search.accept.evidence import EvaluationRatios, Evidence, Judgement, RequiredRuns, TrainedPair
+from autoopt.search.accept.evidence import (
+    BETWEEN,
+    EvaluationRatios,
+    Evidence,
+    Judgement,
+    RequiredRuns,
+    TrainedPair,
+    with_between,
+)
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.gate import before_quality, judge, may_be_rounding, required_runs
 from autoopt.search.accept.levels import level_of, same_metric
@@ -353,9 +361,13 @@ class Gate:
         one, other = (each.probe for each in both)
         if not one.computing or not other.computing or one.waiting is None:
             return None
-        before, after = self.registry.fold(incumbent), self.registry.fold(plan)
-        same = (after.loader, after.dataset, after.sampler) == (before.loader, before.dataset, before.sampler)
-        return math.log((one.waiting + one.computing) / (one.waiting * same + other.computing))
+        waiting = one.waiting if self.same_data(plan, incumbent) else 0.0
+        return math.log((one.waiting + one.computing) / (waiting + other.computing))
+
+    def same_data(self, plan: Plan, incumbent: Plan) -> bool:
+        """Whether both make and deliver their batches alike."""
+        one, other = self.registry.fold(plan), self.registry.fold(incumbent)
+        return (one.loader, one.dataset, one.sampler) == (other.loader, other.dataset, other.sampler)
 
     def price(self, plan: Plan, incumbent: Plan) -> float:
         """The factor on the steps that the rounding of a plan costs, as far as probes were made; of a combined
@@ -421,10 +433,8 @@ class Gate:
             epsilon=self.rounding(incumbent),
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
-            run=facts.run,
-            evaluation_of_incumbent=ratio("evaluate", before, Setup()) or 1.0,
+            run=with_between(facts.run, {name: ratio(name, before, Setup()) or 1.0 for name in BETWEEN}),
             evaluation_ratio=ratio("evaluate", after, before),
-            checkpoint_of_incumbent=ratio("checkpoint", before, Setup()) or 1.0,
             checkpoint_ratio=ratio("checkpoint", after, before),
             memory_limit_bytes=state.memory_limit_bytes,
             failure=SideFailure.of("candidate", failure) if failure else None,

@@ -193,12 +193,11 @@ def _between(one: Parts, evidence: Evidence, side: Side) -> Parts:
     known: dict[str, Any] = {
         "steps_per_epoch": run.steps_per_epoch,
         "epoch_seconds": _epoch(side, run.steps_per_epoch),
-        "checkpoint_seconds": (run.checkpoint_seconds or 0.0) * evidence.checkpoint_of_incumbent,
+        "checkpoint_seconds": run.checkpoint_seconds or 0.0,
         "checkpoint_every": run.checkpoint_every,
     }
     if one.evaluate_every is None:
-        seconds = (run.evaluation_seconds or 0.0) * evidence.evaluation_of_incumbent
-        known |= {"evaluation_seconds": seconds, "evaluate_every": run.evaluate_every}
+        known |= {"evaluation_seconds": run.evaluation_seconds or 0.0, "evaluate_every": run.evaluate_every}
     else:  # their evaluations hold the checkpoints, which come between steps as they do
         known |= {"checkpoint_every": None}
     return replace(one, **known)
