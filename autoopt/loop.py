@@ -52,7 +52,7 @@ class Loop:
         if state.found:
             self.context.begin("ablate", len(state.rounds))
         whole = self.context.by_whole_runs
-        rows, dropped = ablate(self.context, budget - seconds_due(self.context))
+        rows, dropped = ablate(self.context, budget - seconds_due(self.context, state.incumbent))
         self.context.note(*dropped, *unconfirmed(state, rows, whole=whole))
         self.context.begin("verify", len(state.rounds))
         ablated = state.incumbent

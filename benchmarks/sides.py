@@ -43,7 +43,6 @@ class SideArm(TrialArm):
 class _Redirected:
     def __init__(self, process: LocalTrial) -> None:
         self._process = process
-        self.can_freeze = getattr(process, "can_freeze", True)
         self.freeze, self.thaw, self.close = process.freeze, process.thaw, process.close
 
     def call(self, task: str, *, timeout: float, **arguments: Any) -> Any:

@@ -110,16 +110,18 @@ def trained(registry: Registry, *changes: str, seed: int = 0, target: float = 0.
 
 def evidence(candidate: tuple[TrainingRun, ...] = (), baseline: tuple[TrainingRun, ...] | None = None, **fields):
     runs = tuple(run(seed) for seed in range(3)) if baseline is None else baseline
-    return Evidence(baseline_runs=runs, candidate_runs=candidate, **{"deterministic": True, "level": SAME, **fields})
+    known = {"objective": OBJECTIVE, "noise": NOISE, "deterministic": True, "level": SAME, **fields}
+    return Evidence(baseline_runs=runs, candidate_runs=candidate, **known)
 
 
 def judge_as(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> Judgement:
     """The verdict on a candidate of that class."""
-    return judge(comparison, evidence.model_copy(update={"risk": risk}), objective, noise)
+    return judge(comparison, evidence.model_copy(update={"risk": risk, "objective": objective, "noise": noise}))
 
 
 def required_as(
     risk: Risk, comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise
 ) -> RequiredRuns:
     """The trainings that the verdict on it still wants."""
-    return required_runs(comparison, evidence.model_copy(update={"risk": risk}), objective, noise)
+    known = {"risk": risk, "objective": objective, "noise": noise}
+    return required_runs(comparison, evidence.model_copy(update=known))

@@ -156,14 +156,14 @@ def profile(
     began = time.monotonic()
     first = FirstProcess(runner)
     announce(PhaseStarted(at=0.0, phase="benchmark"))
-    sites = first.sites()
+    sites = first.sites() if runner.base.script is not None else None
     watched = first_steps(sites, time.monotonic() - began) if sites is not None else None
     if watched is not None:
         announce(watched)
     description = first.description()
     announce(EnvironmentRead(at=time.monotonic() - began, environment=description.environment))
     if sites is not None and watched is not None:
-        case = _state(runner, options, description.facts, description).case(runner.registry, None, None)
+        case = _state(runner, options, description.facts, description).case(runner.registry)
         seen_so_far = opportunities(runner.registry, case, choice, 1 + options.min_gain)
         announce(seen_so_far.model_copy(update={"at": time.monotonic() - began}))
     announce(PhaseStarted(at=time.monotonic() - began, phase="simplify"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from copy import copy
-from dataclasses import replace
 from math import exp, inf, log, log1p
 from statistics import fmean
 
@@ -76,7 +74,7 @@ def ablate(context: RunContext, deadline: float) -> tuple[list[Ablation], list[s
                 continue
             state.incumbent, settled = state.without(change.strategy), False
             dropped.append(_dropped(change.strategy, without))
-            deadline = min(deadline, context.allocation.budget - seconds_due(context))
+            deadline = min(deadline, context.allocation.budget - seconds_due(context, state.incumbent))
     left = [change.strategy for change in state.found if not shown(change.strategy)]
     state.together = {name: member for name, member in state.together.items() if name in left}
     return _of_the_rest(state, rows), dropped
@@ -279,9 +277,8 @@ def _verifiable(context: RunContext, strategy: str) -> bool:
     state = context.state
     if not context.gate.trained_pairs(state.incumbent):
         return True
-    less = copy(context)
-    less.state = replace(state, incumbent=state.without(strategy))
-    return not context.stopping() and context.now() + seconds_due(less) <= context.allocation.budget
+    due = seconds_due(context, state.without(strategy))
+    return not context.stopping() and context.now() + due <= context.allocation.budget
 
 
 def _decision(state: SearchState, strategy: str) -> Decision | None:

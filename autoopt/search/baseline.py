@@ -14,7 +14,6 @@ from autoopt.options import Options
 from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
-from autoopt.search.accept.evidence import memory_limit
 from autoopt.search.budget_allocation import MOST_CONTROL_PAIRS, NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
@@ -101,12 +100,12 @@ def described(context: RunContext, options: Options) -> SearchState:
     try:
         if context.runner.base.script is not None:
             try:
-                sites = context.run.step("sites", {}, lambda: _watched(first), Sites)
+                sites = context.run.step("sites", {}, first.sites, Sites)
             except TrialFailed as failure:
                 if failure.kind != "out_of_memory":
                     raise
                 unfit, first = failure, FirstProcess(context.runner, lean=True)
-                sites = context.run.step("sites", {"lean": True}, lambda: _watched(first), Sites)
+                sites = context.run.step("sites", {"lean": True}, first.sites, Sites)
             context.runner.knows(sites)
             watched = first_steps(sites, context.now())
             if watched is not None:
@@ -115,13 +114,10 @@ def described(context: RunContext, options: Options) -> SearchState:
     except TrialFailed as failure:
         raise BaselineFailed(failure, "while it was built", lean=unfit is not None) from failure
     context.announce(EnvironmentRead(at=context.now(), environment=found.environment))
-    context.gate.memory_limit_bytes = memory_limit(found.environment)
     context.gate.trainings.run_steps = found.facts.max_steps or 0
-    if context.runner.base.memory_limit_bytes is None:  # else it is each process's own
-        context.runner.memory.limit_bytes = context.gate.memory_limit_bytes
     least, most = options.processes
     check_devices(most, found.environment)
-    state = context.state = SearchState(
+    state = context.state = context.gate.state = SearchState(
         facts=found.facts,
         environment=found.environment,
         objective=objective_of(found.facts, options),
@@ -130,15 +126,17 @@ def described(context: RunContext, options: Options) -> SearchState:
         processes=most,
         unfit=unfit,
     )
+    if context.runner.base.memory_limit_bytes is None:  # else it is each process's own
+        context.runner.memory.limit_bytes = state.memory_limit_bytes
     if state.sites is not None and state.sites.metric_patterns:
         adopt_metric(context, state.sites.metric_patterns)
     if state.sites is not None and state.sites.shares:
         registry = context.registry
-        seen = opportunities(registry, state.case(registry, None, None), context.choice, 1 + context.min_gain)
+        seen = opportunities(registry, state.case(registry), context.choice, 1 + context.min_gain)
         context.announce(seen.model_copy(update={"at": context.now()}))
     if least > 1:
         plan = context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan)
-        state.baseline = state.incumbent = context.gate.baseline = plan
+        state.baseline = state.incumbent = plan
     context.warn(*context.registry.warnings, *state.facts.warnings)
     return state
 
@@ -172,12 +170,6 @@ def together(runner: TrialRunner, processes: int) -> Plan:
         found = {}
     setting: JsonDict = {"processes": processes, **({"find_unused": True} if found.get("unused") else {})}
     return Plan(changes=(Change(strategy="ddp", setting=setting),))
-
-
-def _watched(first: FirstProcess) -> Sites:
-    sites = first.sites()
-    assert sites is not None, "it is a script"
-    return sites
 
 
 def benchmark(context: RunContext) -> None:
@@ -245,18 +237,17 @@ class FirstProcess:
         self._runner, self._lean, self._wait = runner, lean, wait
         self._found: Description | None = None
 
-    def sites(self) -> Sites | None:
-        """The sites of a script; None where the workload is not one.
+    def sites(self) -> Sites:
+        """The sites of a script.
 
         Raises:
             TrialFailed: it does not train.
         """
-        if not self._lean:
-            return self._runner.watched(self._ask, self._wait)
-        with self._runner.leanly():
-            sites = self._runner.watched(self._ask)
-        # its steps take as long as the copies of what they keep
-        return None if sites is None else sites.model_copy(update={"step_seconds": None, "shares": {}})
+        with self._runner.leanly() if self._lean else nullcontext():
+            sites = self._runner.watched(self._ask, self._wait)
+        assert sites is not None, "it is a script"
+        # lean steps take as long as the copies of what they keep
+        return sites.model_copy(update={"step_seconds": None, "shares": {}}) if self._lean else sites
 
     def description(self) -> Description:
         """Facts and peaks: of the process that was watched, else of one that is started for them.

@@ -16,12 +16,11 @@ from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.trainings import TURNS_SCATTER
-from autoopt.search.compare.comparison import Comparison, Decision, Side
+from autoopt.search.compare.comparison import Comparison, Decision, Rule, Side
 from autoopt.search.planner import (
     PLUGIN_ERRORS,
     Member,
     Proposal,
-    Skipped,
     candidate_plan,
     plugin_error,
     predict,
@@ -268,7 +267,7 @@ PLAIN = 2.0
 """Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
 
 
-FEWEST_PAIRS = 2
+FEWEST_PAIRS = Rule().min_pairs
 HOPE = 1.5
 """A gain may well be so many standard errors larger than its looks showed."""
 
@@ -304,12 +303,12 @@ def together(
             once = each.strategy.once_seconds(case, each.setting)
         except PLUGIN_ERRORS:
             continue
-        longer = _joined(context, changes, added)
+        longer = together_with(context, changes, added)
         if longer is None or context.registry.fold(longer) == context.registry.fold(plan):
             continue
         plan, changes = longer, [*changes, *added]
-        there = context.state.case_of(plan, context.registry, fits=case.fits)
-        now = replace(there, pipeline=after, seconds_left=case.seconds_left)
+        known = {"fits": case.fits, "pipeline": after, "seconds_left": case.seconds_left}
+        now = context.state.case(context.registry, plan, **known)
         if once is not None:
             context.runner.once[each.strategy.name] = once
         promises.append(promise)
@@ -384,30 +383,13 @@ Part = tuple[tuple[Change, ...], Mapping[str, Member]]
 """Changes that come together, and the members whose gains they are parts of."""
 
 
-def with_parts(context: RunContext, case: Case, whole: Candidate, parts: Iterable[Part]) -> Candidate:
-    """A candidate with what else is likely to bring something, the likeliest first: the whole is confirmed."""
-    for changes, members in parts:
-        plan = _joined(context, whole.changes, changes)
-        if plan is None or plan == whole.plan or not apply_to(context, case, changes, whole.plan):
-            continue
-        joined = {**whole.parts, **members}
-        whole = replace(whole, companions=(*whole.companions, *changes), plan=plan, combined=True, joined=joined)
-    return whole
-
-
-def _joined(context: RunContext, changes: Sequence[Change], added: Sequence[Change]) -> Plan | None:
+def together_with(context: RunContext, changes: Sequence[Change], added: Sequence[Change]) -> Plan | None:
     """The incumbent with these changes and the added ones; None where they exclude each other, or no patch has them."""
     pairs = [(one.strategy, other.strategy) for one in added for other in changes]
     if any(one == other or context.registry.exclude(one, other) for one, other in pairs):
         return None
     plan = standing_plan(context, (*changes, *added))
     return plan if context.runner.in_source(Plan(changes=tuple(added))) else None
-
-
-def promised_of(skipped: Iterable[Skipped]) -> list[Part]:
-    """Those of what is not tried alone of which a prediction promises a gain."""
-    promising = (each for each in skipped if promised_gain(each.strategy, each.predicted) is not None)
-    return [((each.change,), {each.strategy.name: (each.strategy.name, each.predicted)}) for each in promising]
 
 
 def promised_gain(strategy: Strategy, speedup: Estimate | None, likely: float = 1.0) -> Estimate | None:

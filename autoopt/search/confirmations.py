@@ -20,12 +20,13 @@ from autoopt.search.candidate import (
     Candidate,
     OpenTrial,
     Part,
+    apply_to,
     combined_of,
     makes_other_samples,
-    promised_of,
+    promised_gain,
     standing_plan,
+    together_with,
     trained_parameters,
-    with_parts,
 )
 from autoopt.search.compare.comparison import Decision, PairOfProcesses
 from autoopt.search.compare.noise import compiled_again, learned
@@ -88,16 +89,7 @@ def confirm(
         train_with(context, candidate.plan, comparison)
     state.comparisons[number] = comparison
     state.learn(candidate.members, comparison, known=len(earlier))
-    ruling = context.gate.decide(
-        candidate.plan,
-        comparison,
-        state.facts,
-        state.objective,
-        state.noise,
-        deadline=deadline,
-        number=number,
-        alpha_accept=alpha,
-    )
+    ruling = context.gate.decide(candidate.plan, comparison, deadline=deadline, number=number, alpha_accept=alpha)
     state.noise = learned(state.noise, comparison)
     again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
     if again:
@@ -116,7 +108,7 @@ def _shown_by_probes(context: RunContext, candidate: Candidate) -> bool:
     risk = gate.risk_over(candidate.plan, state.incumbent)
     if risk is not Risk.NUMERIC or not gate.probes.has(candidate.plan):
         return risk is Risk.EXACT
-    level = gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+    level = gate.quality(candidate.plan, state.incumbent)
     return level is not None and level.passed is True
 
 
@@ -143,7 +135,7 @@ def quality_first(context: RunContext, screened: Screened) -> Quality | None:
     if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC or not screened.plain:
         return None
     if state.trained is None:  # by probes at weights of the first steps; the end trains what is kept by it
-        early = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+        early = context.gate.quality(candidate.plan, state.incumbent)
         if early is not None and early.passed is not None:
             return early
     reserve = Costs(context).pairs(screened)
@@ -151,7 +143,7 @@ def quality_first(context: RunContext, screened: Screened) -> Quality | None:
     failure = context.gate.trainings.failure(candidate.plan)
     if failure is not None:
         return Quality(method="not_tested", passed=False, detail=failure.reason)
-    return context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+    return context.gate.quality(candidate.plan, state.incumbent)
 
 
 def refused(state: SearchState, screened: Screened, quality: Quality, more: str = "") -> None:
@@ -199,9 +191,8 @@ class Suspects:
 
     def most_doubtful(self, candidate: Candidate) -> tuple[Change, Quality] | None:
         """What goes first from a candidate that is not shown to train as well, with its quality; else None."""
-        context, state = self.context, self.state
-        level = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
-        if level is None or level.passed or (level.passed is None and context.gate.accept_undecided):
+        level = self.context.gate.quality(candidate.plan, self.state.incumbent)
+        if level is None or level.passed or (level.passed is None and self.context.gate.accept_undecided):
             return None
         return self.likeliest(candidate.changes, by_data=level.rests_on == BATCHES), level
 
@@ -212,17 +203,15 @@ class Suspects:
             by_data: batches differ, or probes saw them train alike and a whole run ends with another metric: what
                 makes other batches, or other draws of augmentation, comes before what rounds.
         """
-        registry = self.context.registry
-        before = registry.fold(self.state.incumbent)
+        registry, gate = self.context.registry, self.context.gate
 
         def key(change: Change) -> tuple[bool, int, float, bool]:
             """By whether it makes other batches, its risk, and its rounding."""
             risk, plan = registry[change.strategy].risk.rank, standing_plan(self.context, (change,))
             if plan is None:
                 return by_data, risk, 1.0, True
-            after = registry.fold(plan)
-            other = (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
-            return by_data and other, risk, self.context.gate.rounding(plan), other
+            other = not gate.same_data(plan, self.state.incumbent)
+            return by_data and other, risk, gate.rounding(plan), other
 
         return max(drawn_otherwise(self.context, changes) or changes, key=key)
 
@@ -256,9 +245,18 @@ class Confirmations:
         self.seen_bottleneck[strategy] = self.state.rounds[-1].bottleneck
 
     def whole_of(self, candidate: Candidate, case: Case, likely: Iterable[Part] = ()) -> Candidate:
-        """A candidate with ``likely`` parts, and with what predictions promise besides, too little alone."""
-        parts = [one for one in (*likely, *promised_of(self.skipped)) if not any(map(self.suspects.of, one[0]))]
-        return with_parts(self.context, case, candidate, parts)
+        """A candidate with ``likely`` parts, the likeliest first, and with what predictions promise besides, too little
+        alone: the whole is confirmed."""
+        context = self.context
+        small = (each for each in self.skipped if promised_gain(each.strategy, each.predicted) is not None)
+        promised = (((each.change,), {each.strategy.name: (each.strategy.name, each.predicted)}) for each in small)
+        for changes, members in (*likely, *promised):
+            plan = None if any(map(self.suspects.of, changes)) else together_with(context, candidate.changes, changes)
+            if plan in (None, candidate.plan) or not apply_to(context, case, changes, candidate.plan):
+                continue
+            companions, joined = (*candidate.companions, *changes), {**candidate.parts, **members}
+            candidate = replace(candidate, companions=companions, plan=plan, combined=True, joined=joined)
+        return candidate
 
     def _joined(self, screened: Screened, case: Case) -> Screened:
         """The same with what else is likely to be a gain, as good as beliefs make them together. What may as well be

@@ -65,7 +65,7 @@ def begin(context: RunContext) -> None:
         _adopt(context, state.trained)
         return
     budget, peak = context.allocation.budget, state.aa.side.peak_memory_bytes
-    limit = context.gate.memory_limit_bytes
+    limit = state.memory_limit_bytes
     near_limit = limit is not None and peak is not None and peak > ROOM * limit
     if budget > LATER_UP_TO or near_limit or expected(context) <= LATER_SHARE * budget:
         train_first(context)

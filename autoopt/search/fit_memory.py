@@ -116,7 +116,7 @@ class Fitting:
             hint = f"take a smaller batch or model, or a device with more memory{more}"
             what = "the baseline failed: it does not fit in memory, and nothing that was tried makes it fit"
             raise WorkloadError(what, hint=hint, detail="\n".join(lines)) from failure
-        self.state.baseline = self.state.incumbent = self.context.gate.baseline = found
+        self.state.baseline = self.state.incumbent = found
         tight = f" (only just: {self._tight[found.key]})" if found.key in self._tight else ""
         return (
             f"the workload as it is does not fit in memory ({self._outcomes[Plan().key][1]}); the reference, here "
@@ -162,7 +162,7 @@ class Fitting:
         little = set[str]()
         for name in costs:
             with suppress(*PLUGIN_ERRORS):
-                most = registry[name].memory_saved(self.state.case_of(Plan(), registry, fits=False))
+                most = registry[name].memory_saved(self.state.case(registry, Plan(), fits=False))
                 if most is not None and limit is not None and most < LITTLE * limit:
                     little.add(name)
         resorts = {name for name in costs if costs[name] >= LAST_RESORT}
@@ -179,7 +179,7 @@ class Fitting:
         registry = self.context.registry
         strategy = registry[name]
         try:
-            case = self.state.case_of(plan, registry, fits=False)
+            case = self.state.case(registry, plan, fits=False)
             savings = islice(strategy.memory_savings(case), MOST_STEPS)
             rungs = [(float(cost), Change(strategy=name, setting=dict(setting))) for cost, setting in savings]
             saves = rungs or type(strategy).memory_savings is not Strategy.memory_savings

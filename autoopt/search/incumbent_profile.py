@@ -81,7 +81,7 @@ def queue_by(
     """The queue of strategies by one profile of the incumbent, before anything was compared; the state is unchanged."""
     facts = state.facts.model_copy(update={"inspected": seen.inspected})
     known = replace(state, facts=facts, profiles={seen.plan.key: seen})
-    return build_queue(registry, known.case(registry, pipeline, None), choice, 1 + min_gain)
+    return build_queue(registry, known.case(registry, pipeline=pipeline), choice, 1 + min_gain)
 
 
 def simplify(context: RunContext) -> tuple[Round, Pipeline | None] | Stop:

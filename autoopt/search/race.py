@@ -241,9 +241,7 @@ class Neighbours:
         if floor is not None:
             try:
                 self._start()
-                reason = "their processes cannot be stopped here, so that none is ever measured alone"
-                if all(arm.can_freeze for arm in self.arms):
-                    allowed, reason = self._compared(places, floor, clock, deadline, rng)
+                allowed, reason = self._compared(places, floor, clock, deadline, rng)
             except (TrialFailed, WorkloadError) as failure:
                 reason = f"they could not run at the same time: {getattr(failure, 'reason', failure.message)}"
         return Sharing(

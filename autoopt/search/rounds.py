@@ -165,7 +165,9 @@ class Rounds:
         found = self._taken(screening, plain=False)
         if not found or len(state.together) < 2 or context.by_whole_runs:
             return found
-        context.note(*ablate(context, self._costs.last_deadline())[1])
+        # of the end, only what every result needs is kept back
+        until = max(context.allocation.last_deadline(state.speedup_so_far), self._costs.deadline())
+        context.note(*ablate(context, until)[1])
         plans = ((one, standing_plan(context, one.candidate.changes)) for one in found)
         return self._confirmations.in_order_of_gain(
             replace(one, candidate=replace(one.candidate, plan=plan)) for one, plan in plans if plan is not None
@@ -471,7 +473,7 @@ class Rounds:
         return self._costs.deadline() - self.context.now()
 
     def _case(self) -> Case:
-        return self.state.case(self.context.registry, self._pipeline, self._left())
+        return self.state.case(self.context.registry, pipeline=self._pipeline, seconds_left=self._left())
 
     def _comes_back(self, strategy: Strategy) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""

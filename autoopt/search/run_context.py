@@ -141,11 +141,10 @@ class RunContext:
         made = self.state.made_by
         return made is not None and not made.pairs and bool(self.gate.whole_pairs(self.state.incumbent))
 
-    @property
-    def confirmation(self) -> Comparison | None:
-        """The incumbent's confirmation, where its steps were compared with the baseline's or, by its class, are
-        these."""
-        baseline, plan, found = self.state.baseline, self.state.incumbent, self.state.made_by
+    def confirmation(self, plan: Plan) -> Comparison | None:
+        """The incumbent's confirmation, where it compared the steps of this plan with the baseline's; or that these are
+        the same by the plan's class."""
+        baseline, found = self.state.baseline, self.state.made_by
         steps = [[c for c in one.changes if not self.between_steps(c.strategy)] for one in (baseline, plan)]
         if steps[0] == steps[1]:
             return self.state.aa.comparison.of_same_steps(plan)

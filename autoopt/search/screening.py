@@ -170,7 +170,7 @@ class Costs:
         if context.by_whole_runs:  # what comes on top is run whole again, as often as verifies it
             return allocation.last_deadline(speedup)
         usual = allocation.search_deadline(len(state.found), speedup)
-        if state.found and context.confirmation is not None and context.gate.trained_pairs(state.incumbent):
+        if state.found and context.confirmation(state.incumbent) and context.gate.trained_pairs(state.incumbent):
             return max(usual, allocation.last_deadline(speedup))  # only another plan needs more than its own trainings
         return usual
 
@@ -185,10 +185,6 @@ class Costs:
             probes = self.context.probes_due(None, self.context.state.incumbent)
             return self.deadline() - (FEWEST_PAIRS - counts) * self.context.allocation.pair - probes
         return self.deadline(exp(sum(member.gain for member in members))) - self.confirmation(*members)
-
-    def last_deadline(self) -> float:
-        """Until when what was kept may be ablated: of the end, only what every result needs is kept back."""
-        return max(self.context.allocation.last_deadline(self.context.state.speedup_so_far), self.deadline())
 
 
 class Screening:
@@ -333,9 +329,9 @@ class Screening:
         else:
             self._spent.append(context.now() - opened.began)
         gain: float | None = None
-        known, error = context.gate.evidence(candidate.plan, state.incumbent, state.facts), 0.0
+        known, error = context.gate.evidence(candidate.plan, state.incumbent), 0.0
         if seen.estimate is not None and seen.failure is None:  # of the time to target, else of throughput
-            ratio = same_steps_ratio(seen, known, state.objective)
+            ratio = same_steps_ratio(seen, known)
             gain = log(ratio.value if ratio else seen.estimate.value)
         if seen.pairs:  # how processes differ included
             between = between_process_of(within(state.noise) if seen.mode == SWITCHED else state.noise)
@@ -404,11 +400,11 @@ class Screening:
 
     def _ruling(self, seen: Comparison, known: Evidence, gain: float | None, error: float) -> Judgement:
         """The verdict of a screening where it is plain after seconds, or something else refuses; else none."""
-        state, open_ = self.state, seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
+        open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
         # blocks of a process that is switched have no losses to judge, and what has no figure was not seen faster
         asked = Decision.INCONCLUSIVE if seen.mode == SWITCHED or seen.estimate is None else Decision.ACCEPT
         found = seen.model_copy(update={"decision": asked}) if open_ else seen
-        ruling = judge(found, known, state.objective, state.noise)  # nothing is probed or trained for a screening
+        ruling = judge(found, known)  # nothing is probed or trained for a screening
         if not open_ or seen.estimate is None:
             return ruling
         if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod, sqrt
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +37,12 @@ from autoopt.records.tuning import Tuning
 from autoopt.records.whole_run import WholeRun
 from autoopt.registry import Registry
 from autoopt.script.applicable import own_setup
+from autoopt.search.accept.evidence import memory_limit, with_between
 from autoopt.search.compare.comparison import Comparison, Decision, Side, SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.planner import Beliefs, Member
 from autoopt.simplify.stage_profile import StageProfile
-from autoopt.strategy import Case, PipelineView, Strategy
+from autoopt.strategy import Case, Strategy
 
 
 class AAControl(Record):
@@ -76,8 +78,8 @@ class AAControl(Record):
     @property
     def pair_seconds(self) -> float:
         """Seconds of a pair of processes with the fewest blocks that count; 0 where none was measured."""
-        known = [(p.startup_seconds, p.seconds, len(p.block_log_ratios)) for p in self.comparison.pairs]
-        pairs = [start + MIN_BLOCKS * (seconds - start) / blocks for start, seconds, blocks in known if blocks]
+        known = [(p.startup_seconds, p.seconds, p.rounds) for p in self.comparison.pairs]
+        pairs = [start + MIN_BLOCKS * (seconds - start) / rounds for start, seconds, rounds in known if rounds]
         return float(np.median(pairs)) if pairs else 0.0
 
 
@@ -146,24 +148,20 @@ class SearchState:
     @property
     def run(self) -> RunParts | None:
         """Parts of a whole run, with evaluations and checkpoints as long as the incumbent's are."""
-        run = self.facts.run
-        if run is None:
-            return None
-        stages = {"evaluation_seconds": "evaluate", "checkpoint_seconds": "checkpoint"}
-        known = {name: getattr(run, name) for name in stages if getattr(run, name) is not None}
-        scaled = {name: seconds * self.between_ratio.get(stages[name], 1.0) for name, seconds in known.items()}
-        return run.model_copy(update=scaled)
+        return with_between(self.facts.run, self.between_ratio)
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Bytes of the device that a training may take; None where nobody limits it."""
+        return memory_limit(self.environment)
 
     def next_id(self) -> int:
         self.numbers += 1
         return self.numbers
 
-    def case(self, registry: Registry, pipeline: PipelineView | None, seconds_left: float | None) -> Case:
-        """The case of the incumbent, as a strategy is given it."""
-        return replace(self.case_of(self.incumbent, registry), pipeline=pipeline, seconds_left=seconds_left)
-
-    def case_of(self, plan: Plan, registry: Registry, *, fits: bool = True) -> Case:
-        """The case of a plan of which nothing was measured, as a strategy is given it."""
+    def case(self, registry: Registry, plan: Plan | None = None, **known: Any) -> Case:
+        """The case of the incumbent, or of another plan, as a strategy is given it; ``known``: its other fields."""
+        plan = self.incumbent if plan is None else plan
         # faults of a step are the mean of those seen: processes of one program differ in what they give back
         seen = [self.control.comparison] if self.control is not None else []
         sides = [side for pair in (*seen, *self.comparisons.values()) for side in (pair.incumbent, pair.candidate)]
@@ -179,10 +177,10 @@ class SearchState:
             setup=registry.fold(plan, own_setup(self.sites)),
             trials=tuple(self.trials),
             planned_steps=self.planned_steps,
-            fits=fits,
             sites=self.sites,
             processes=self.processes,
             page_faults=fmean(faults) if faults else None,
+            **known,
         )
 
     @property

@@ -83,8 +83,7 @@ class Turns:
     def _leg(self, side: int) -> None:
         process, seconds, arguments = self._processes[side], self._legs[side], self._arguments[side]
         timeout = 600.0 + 20 * seconds + 2 * float(arguments.get("max_seconds", 0.0))
-        if getattr(process, "can_freeze", True):
-            process.thaw()
+        process.thaw()
         try:
             answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, no_further=self._no_further, **arguments)
         except TrialFailed as failure:
@@ -109,9 +108,8 @@ def no_further(baseline: TrainingRun) -> int:
 
 
 def _freeze(process: AnyTrial) -> None:
-    if getattr(process, "can_freeze", True):
-        with suppress(TrialFailed):
-            process.freeze()
+    with suppress(TrialFailed):
+        process.freeze()
 
 
 class MemoryLedger:

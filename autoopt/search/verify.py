@@ -84,7 +84,7 @@ def verify(context: RunContext) -> Verification:
         state.incumbent = state.without(given_up.strategy)
         trained = must_be_trained()
         # what is left of a combined candidate was not confirmed against the baseline itself
-        needed = _test_due(context)
+        needed = _test_due(context, state.incumbent)
         needed += context.allocation.trained_pair(state.speedup_so_far) if trained else 0.0
         in_time = not context.stopping() and context.now() + needed <= (1 + OVER) * context.allocation.budget
         if state.found and needed and not in_time:
@@ -98,11 +98,11 @@ def verify(context: RunContext) -> Verification:
     if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= context.allocation.budget:
         train_first(context)  # it waited for a plan to be trained next to it, and none came
     # the best is the baseline: what is known of it against itself is the A/A control
-    objective, evidence = state.objective, gate.evidence(state.baseline, state.baseline, state.facts)
-    logs = [log(p.seconds) for run in evidence.baseline_runs if (p := parts_to(run, objective))]
+    evidence = gate.evidence(state.baseline, state.baseline)
+    logs = [log(p.seconds) for run in evidence.baseline_runs if (p := parts_to(run, state.objective))]
     return Verification(
         speedup=Speedup(
-            time_to_target=same_steps_ratio(state.aa.comparison, evidence, objective),
+            time_to_target=same_steps_ratio(state.aa.comparison, evidence),
             throughput=state.noise.aa_ratio,
             end_to_end_verified=False,
             detail="nothing was kept: these are the baseline against itself",
@@ -134,9 +134,9 @@ def _check(context: RunContext, trained: bool) -> tuple[Verification, str | None
     """
     state, plan, gate = context.state, context.state.incumbent, context.gate
     # a second pair of trainings shows more than probes at the weights of the first
-    due = context.probes_due(plan, state.baseline) + _trainings_due(context)
+    due = context.probes_due(plan, state.baseline) + _trainings_due(context, plan)
     late = context.now() + due > context.allocation.budget
-    level = gate.quality(plan, state.baseline, state.facts, state.objective, hurried=late)
+    level = gate.quality(plan, state.baseline, hurried=late)
     if level is not None and level.passed is False:
         return Verification(speedup=Speedup(), quality=level), level.detail
     comparison = state.with_fixed_costs(_compared(context))
@@ -151,7 +151,7 @@ def _check(context: RunContext, trained: bool) -> tuple[Verification, str | None
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
     trains_otherwise = gate.risk_over(plan, state.baseline).trains_otherwise
     if not trains_otherwise:
-        comparison = by_whole_run(comparison, gate.evidence(plan, state.baseline, state.facts), state.objective)
+        comparison = by_whole_run(comparison, gate.evidence(plan, state.baseline))
         if comparison.decision in (Decision.REJECT, Decision.HARMFUL):
             return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs, quality = list[TrainedPair](), level
@@ -169,8 +169,7 @@ def _check(context: RunContext, trained: bool) -> tuple[Verification, str | None
         if pair is None:
             break
         pairs.append(pair)
-        seen = evidence_of(context, plan, pairs, level)
-        quality = judge_runs(seen, state.objective, state.noise)
+        quality = judge_runs(evidence_of(context, plan, pairs, level))
     if quality is not None and quality.passed is False:
         return _not_passed(quality, level, pairs), quality.detail
     if trains_otherwise and pairs and (quality is None or quality.passed is None):
@@ -206,7 +205,7 @@ def evidence_of(context: RunContext, plan: Plan, pairs: list[TrainedPair], level
         "baseline_runs": tuple(pair.baseline for pair in pairs),
         "candidate_runs": tuple(pair.best for pair in pairs),
     }
-    known = context.gate.evidence(plan, context.state.baseline, context.state.facts)
+    known = context.gate.evidence(plan, context.state.baseline)
     return known.model_copy(update={**runs, "incumbent_runs": (), "level": level})
 
 
@@ -218,9 +217,9 @@ def _compared(context: RunContext) -> Comparison:
     It ends so that the plan can be trained thereafter: from two seeds, else from one. What is left for it is a short
     one at least, before a second seed is thought of and before the plan is trained alone instead of alternately.
     """
-    state, allocation, confirmation = context.state, context.allocation, context.confirmation
-    now, short = context.now(), _short(context)
-    if confirmation is not None and (not confirmation.pairs or context.left() - _trainings_due(context) < short):
+    state, allocation, confirmation = context.state, context.allocation, context.confirmation(context.state.incumbent)
+    now, short = context.now(), _short(context, state.incumbent)
+    if confirmation and (not confirmation.pairs or context.left() - _trainings_due(context, state.incumbent) < short):
         return confirmation
     speedup, dearer = state.speedup_so_far, state.dearer_start(state.incumbent)
     end = allocation.budget - short / 4  # half a pair of processes: the last may take longer than those before it
@@ -251,7 +250,7 @@ def _train(context: RunContext, number: int, ratio: Estimate | None, whole: floa
     """
     state = context.state
     plan, seed = state.incumbent, context.seed + FRESH_SEEDS + number
-    trainings, baseline = context.gate.trainings, context.gate.baseline
+    trainings, baseline = context.gate.trainings, state.baseline
     speedup = max(ratio.low if ratio else state.speedup_so_far, 1.0)
     end = context.allocation.budget
     room = end - context.now() + OVER * end
@@ -290,7 +289,7 @@ def _unsure(context: RunContext, comparison: Comparison, quality: Quality | None
     if state.objective.users_target is not None and all(pair.whole for pair in pairs):
         return True
     evidence = evidence_of(context, state.incumbent, pairs)
-    found = headline_of(pairs, comparison, evidence, state.objective, quality, state.noise.process_sd)
+    found = headline_of(pairs, comparison, evidence, quality)
     if found is None or found.low is None or found.high is None:
         return False
     return found.agrees is False or found.high / found.low > (1 + UNTIL_ERROR) / (1 - UNTIL_ERROR)
@@ -301,11 +300,10 @@ def _verification(
 ) -> Verification:
     """The figures of the end: those of the trainings where there are any, else modelled."""
     state = context.state
-    objective, process_sd = state.objective, state.noise.process_sd
-    evidence = evidence_of(context, state.incumbent, pairs)
-    trained = Trained.of(pairs, evidence, objective, quality)
-    headline = headline_of(pairs, comparison, evidence, objective, quality, process_sd)
-    ratio = trained.ratio(process_sd) if trained is not None else None
+    objective, evidence = state.objective, evidence_of(context, state.incumbent, pairs)
+    trained = Trained.of(pairs, evidence, quality)
+    headline = headline_of(pairs, comparison, evidence, quality)
+    ratio = trained.ratio if trained is not None else None
     seconds = seconds_of(headline, trained)
     failed = state.noise.failed(objective.min_gain)
     if quality is not None and quality.passed is None:
@@ -349,29 +347,29 @@ OVER = 0.05
 """Of the budget: a training that is nearly there may end; what takes longer than was to be expected is cut off."""
 
 
-def seconds_due(context: RunContext) -> float:
-    """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings alternately."""
-    return _trainings_due(context) + _test_due(context)
+def seconds_due(context: RunContext, plan: Plan) -> float:
+    """Seconds that the verification of a plan still needs: pairs of processes, probes, trainings alternately."""
+    return _trainings_due(context, plan) + _test_due(context, plan)
 
 
-def _test_due(context: RunContext) -> float:
-    """The same without the trainings: nothing of an incumbent that was compared with the baseline."""
-    if context.confirmation:
+def _test_due(context: RunContext, plan: Plan) -> float:
+    """The same without the trainings: nothing of a plan that was compared with the baseline."""
+    if context.confirmation(plan):
         return 0.0
-    return _short(context) + context.probes_due(context.state.incumbent, context.state.baseline)
+    return _short(context, plan) + context.probes_due(plan, context.state.baseline)
 
 
-def _short(context: RunContext) -> float:
-    """Seconds of a short comparison of the incumbent with the baseline: two pairs of their processes."""
-    return 2 * context.pair_seconds(context.state.baseline, context.state.incumbent)
+def _short(context: RunContext, plan: Plan) -> float:
+    """Seconds of a short comparison of a plan with the baseline: two pairs of their processes."""
+    return 2 * context.pair_seconds(context.state.baseline, plan)
 
 
-def _trainings_due(context: RunContext) -> float:
+def _trainings_due(context: RunContext, plan: Plan) -> float:
     """Seconds of the trainings alternately that the headline still takes: two pairs where they fit, one in any case.
     Two pairs are an interval, and one is a point. So the second comes before a finer ablation or another comparison."""
     state = context.state
-    allocation, have = context.allocation, len(context.gate.trained_pairs(state.incumbent))
-    each = allocation.trained_pair(state.speedup_so_far) + state.dearer_start(state.incumbent)
+    allocation, have = context.allocation, len(context.gate.trained_pairs(plan))
+    each = allocation.trained_pair(state.speedup_so_far) + state.dearer_start(plan)
     missing = max(FEWEST_SEEDS - have, 0)
     while missing > (0 if have else 1) and context.now() + missing * each > allocation.budget:
         missing -= 1
@@ -381,7 +379,7 @@ def _trainings_due(context: RunContext) -> float:
 def memory_trouble(context: RunContext, comparison: Comparison) -> tuple[str, bool]:
     """Why the incumbent leaves too little memory free, and whether it failed; empty where it leaves enough. Where
     shapes vary it is trained on the largest of many batches, and so is the baseline where that is too much."""
-    state, limit = context.state, context.gate.memory_limit_bytes
+    state, limit = context.state, context.state.memory_limit_bytes
     reason = lost_margin(comparison.incumbent, comparison.candidate, limit)
     if reason or limit is None or state.facts.static_shapes:
         return reason and f"memory: {reason}", False

@@ -145,7 +145,7 @@ class WholeRunConfirmation:
     def _judged(self, number: int) -> Judgement:
         """The verdict by pairs that are made while they leave it open, show a gain, and a feasible number decides."""
         context, state, plan = self.context, self.state, self.candidate.plan
-        level = context.gate.quality(plan, state.baseline, state.facts, state.objective)
+        level = context.gate.quality(plan, state.baseline)
         if level is not None and level.passed is False:
             return Judgement(verdict=Verdict.QUALITY_LOST, reason=level.detail, quality=level)
         if state.trained is None:
@@ -178,8 +178,7 @@ class WholeRunConfirmation:
         )
 
     def _quality(self, level: Quality | None) -> Quality:
-        seen = evidence_of(self.context, self.candidate.plan, self._found, level)
-        return judge_runs(seen, self.state.objective, self.state.noise)
+        return judge_runs(evidence_of(self.context, self.candidate.plan, self._found, level))
 
     def _another_helps(self, level: Quality | None) -> bool:
         """Whether it is open, there may be a gain, and the time holds as many more pairs as would confirm that."""
@@ -221,16 +220,15 @@ class WholeRunConfirmation:
 
     def _ratio(self) -> Estimate:
         if self._otherwise:  # the steps to the target are a matter of chance as well
-            context, state = self.context, self.state
-            seen = evidence_of(context, self.candidate.plan, self._found)
-            trained = Trained.of(self._found, seen, state.objective, None)
+            seen = evidence_of(self.context, self.candidate.plan, self._found)
+            trained = Trained.of(self._found, seen, None)
             if trained is not None:
-                return trained.ratio(state.noise.process_sd)
+                return trained.ratio
         return self._of([pair.log_ratio for pair in self._found])
 
     def _of(self, logs: list[float]) -> Estimate:
         """The ratio, by the scatter of whole runs that take turns, or of ones that run one after the other."""
-        possible = isfinite(turn_of(self.context.gate.memory_limit_bytes))
+        possible = isfinite(turn_of(self.state.memory_limit_bytes))
         time_sliced = possible and all(pair.time_sliced_same_steps for pair in self._found)
         length = length_scatter(self._found, self.state.facts.run) if self._found else 0.0
         return ratio_of_pairs(logs, self.state.noise.process_sd, time_sliced=time_sliced, length=length)

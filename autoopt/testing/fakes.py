@@ -181,7 +181,6 @@ class FakeMachine:
         memory_limit_bytes: processes alive at once must fit into it, or the later one runs out of memory.
         exclusive: the device takes one process at a time, as in CUDA's exclusive mode.
         retries_beyond: bytes of processes alive at once beyond which the allocator must free its cache and retry.
-        can_freeze: a platform with SIGSTOP.
     """
 
     behave: Callable[[Plan], Behaviour] = lambda plan: Behaviour()
@@ -190,7 +189,6 @@ class FakeMachine:
     clock: FakeClock = field(default_factory=FakeClock)
     memory_limit_bytes: int | None = None
     retries_beyond: int | None = None
-    can_freeze: bool = True
     exclusive: bool = False
 
     def __post_init__(self) -> None:
@@ -250,10 +248,6 @@ class FakeArm:
             self._between += log(slower)
         self._loader: FakeLoader | None = None
         self._stopped_at: float | None = None
-
-    @property
-    def can_freeze(self) -> bool:
-        return self._machine.can_freeze
 
     def ready(self) -> Ready:
         self._usable()

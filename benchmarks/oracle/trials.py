@@ -52,7 +52,7 @@ class Trials:
             metric=facts.metric, mode=facts.mode, target=facts.target, target_source="user", tolerance=0.0, min_gain=0.0
         )
         search = SearchState(facts, description.environment, objective, planned_steps=facts.max_steps)
-        return search.case(self.registry, pipeline, None)
+        return search.case(self.registry, pipeline=pipeline)
 
     def baseline(self, case: Case) -> Parts:
         """The untouched workload's training to its target.

@@ -127,4 +127,4 @@ def case_of(workload: str, done: dict[str, Any], registry: Registry, number: int
     _, pipeline = build_round(description, profile)
     facts = description.facts.model_copy(update={"inspected": profile.inspected})
     search = SearchState(facts=facts, environment=description.environment, objective=objective_of(facts, Options()))
-    return search.case(registry, pipeline, None)
+    return search.case(registry, pipeline=pipeline)

@@ -133,8 +133,8 @@ def verified(number: int, kind: str) -> Quality:
     other = {"rounding": (None, None, JITTER), "augmentation": (1, 2, 0.0)}[kind]
     before = tuple(training(seed, other[0], 0.0) for seed in seeds)
     after = tuple(training(seed, None if other[1] is None else other[1] + seed, other[2]) for seed in seeds)
-    evidence = Evidence(baseline_runs=before, candidate_runs=after, deterministic=kind == "rounding", level=LEVEL)
-    return judge_runs(evidence, OBJECTIVE, Noise())
+    known: dict[str, Any] = {"objective": OBJECTIVE, "deterministic": kind == "rounding", "level": LEVEL}
+    return judge_runs(Evidence(baseline_runs=before, candidate_runs=after, **known))
 
 
 def metric(repeats: int) -> dict[str, Any]:

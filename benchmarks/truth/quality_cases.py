@@ -24,7 +24,7 @@ import torch
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.tasks import probe, ready
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.records import Change, JsonDict, Noise, Objective, Plan, Quality
+from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Quality
 from autoopt.records.messages import Ready, TrainingRun
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import Registry, Source
@@ -33,6 +33,7 @@ from autoopt.search.accept.fidelity import gradient_fidelity
 from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.gathering import Gate, Probes
 from autoopt.search.accept.trainings import Trainings
+from autoopt.search.state import SearchState
 from autoopt.workload import Workload
 from benchmarks.documents import RESULTS, environment, load, parser_of, save
 from benchmarks.truth import quality_changes, quality_nets
@@ -95,10 +96,10 @@ class Judged:
     def __init__(self, build: str, changes: tuple[quality_changes.Change, ...], folder: Path) -> None:
         registry = Registry([Source(change, "benchmark") for change in changes])
         here: Any = Here(build, registry)
-        self.facts = here.ready().facts
-        self.objective = Objective(
-            metric=self.facts.metric,
-            mode=self.facts.mode,
+        facts = self.facts = here.ready().facts
+        objective = Objective(
+            metric=facts.metric,
+            mode=facts.mode,
             target=None,
             target_source="baseline",
             tolerance=0.005,
@@ -107,6 +108,7 @@ class Judged:
         self.trainings = Trainings(here, here)
         probes = Probes(here, here, folder / "probes")
         self.gate = Gate(self.trainings, registry, seed=0, now=time.monotonic, probes=probes)
+        self.gate.state = SearchState(facts, Environment(python="", device="cpu", cores=1, threads=1), objective)
         for seed in range(BASELINE_SEEDS):
             keep = "" if seed else str(folder / "weights")
             run = self.trainings.get(Plan(), seed, purpose=f"baseline seed {seed}", keep=keep)
@@ -115,7 +117,7 @@ class Judged:
 
     def level(self, name: str) -> tuple[Plan, Quality]:
         plan = Plan(changes=(Change(strategy=name),))
-        found = self.gate.quality(plan, Plan(), self.facts, self.objective)
+        found = self.gate.quality(plan, Plan())
         assert found is not None
         return plan, found
 
@@ -124,12 +126,13 @@ class Judged:
         for seed in range(SEEDS):
             self.trainings.get(plan, seed, purpose=f"plan seed {seed}")
         evidence = Evidence(
+            objective=self.gate.state.objective,
             baseline_runs=self.trainings.of(Plan()),
             candidate_runs=self.trainings.of(plan),
             level=level,
             deterministic=self.facts.dataset.deterministic,
         )
-        return judge_runs(evidence, self.objective, Noise())
+        return judge_runs(evidence)
 
 
 def judged(

@@ -234,8 +234,6 @@ class Ending:
 class Short:
     """A script of 40 steps, whose weights are those of its step."""
 
-    can_freeze = False
-
     def __init__(self, warm: int) -> None:
         self._warm, self._steps = warm, 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.records import Change, Noise, Objective, Plan, Quality
+from autoopt.records import Change, Objective, Plan, Quality
 from autoopt.records.messages import Probe, TrainingRun
 from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.evidence import Evidence
@@ -62,8 +62,8 @@ def test_bfloat16_passes_and_halves_that_are_broken_do_not(start_script: StartSc
     assert baseline[0].losses[0] == pytest.approx(baseline[1].losses[0], rel=0.1), "the script's own weights"
 
     def verified(*runs: TrainingRun) -> Quality:
-        known = {"baseline_runs": baseline, "candidate_runs": runs, "level": level, "deterministic": True}
-        return judge_runs(Evidence(**known), OBJECTIVE, Noise())
+        known = {"objective": OBJECTIVE, "level": level, "deterministic": True}
+        return judge_runs(Evidence(baseline_runs=baseline, candidate_runs=runs, **known))
 
     assert verified(*(gan.trained(seed, BFLOAT16) for seed in (1, 2))).passed is True
     for broken in ("half", "detached"):  # were a probe not to see it

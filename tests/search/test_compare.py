@@ -111,7 +111,7 @@ def test_order_is_drawn_and_mirrored() -> None:
     found = run(fake, Rule(max_seconds=600, until_error=0.02))
     quads, taken = set(), 0
     for pair in found.pairs:
-        count = 2 * (len(pair.block_log_ratios) + pair.disturbed)
+        count = 2 * (pair.rounds + pair.disturbed)
         quads |= {tuple(order[at : at + 4]) for at in range(taken, taken + count - 3, 4)}
         taken += count
     i, c = "incumbent", "candidate"
@@ -120,18 +120,17 @@ def test_order_is_drawn_and_mirrored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lack", "mode", "retries"),
+    ("lack", "retries"),
     [
-        ({"can_freeze": False}, "unfrozen", False),
-        ({"memory_limit_bytes": 3 << 27}, "alternating", False),
-        ({"exclusive": True}, "alternating", False),
-        ({"retries_beyond": 3 << 27}, "alternating", False),
-        ({"retries_beyond": 1 << 27}, "alternating", True),  # of one alone: its own
+        ({"memory_limit_bytes": 3 << 27}, False),
+        ({"exclusive": True}, False),
+        ({"retries_beyond": 3 << 27}, False),
+        ({"retries_beyond": 1 << 27}, True),  # of one alone: its own
     ],
 )
-def test_processes_alternate_where_both_do_not_fit(lack: dict[str, Any], mode: str, retries: bool) -> None:
+def test_processes_alternate_where_both_do_not_fit(lack: dict[str, Any], retries: bool) -> None:
     found = run(machine(1.8, **lack), Rule(max_seconds=600))
-    assert found.mode == mode
+    assert found.mode == "alternating"
     assert found.decision is Decision.ACCEPT, found.reason
     assert found.estimate.low <= 1.8 <= found.estimate.high
     assert bool(found.candidate.allocation_retries) is retries

@@ -16,7 +16,7 @@ from autoopt.search.evaluations import rule_on_evaluations, try_evaluations
 from autoopt.search.planner import Proposal
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case
-from made_up import OBJECTIVE, comparison, evidence
+from made_up import comparison, evidence
 from simulated import strategy
 
 SLOW = HeldEvaluations(seconds=(2.0, 1.0, 1.0), samples=300, metric="acc", value=0.8125, digits=4)
@@ -120,21 +120,21 @@ def test_starts_of_epochs_decide_where_steps_are_alike(
 ) -> None:
     seen = starting(comparison(decision=Decision.REJECT, speed=speed), before, after, fixed)
     known = evidence((), (), planned_steps=1000, run=EPOCHS)
-    assert by_whole_run(seen, known, OBJECTIVE).decision is decision
+    assert by_whole_run(seen, known).decision is decision
 
 
 def test_blocks_that_hold_the_starts_of_epochs_are_not_charged_again() -> None:
     seen = starting(comparison(speed=1.0), 0.5, 0.0)
     held = seen.incumbent.model_copy(update={"stage_seconds": {"epoch": 0.05}})
     known = evidence((), (), planned_steps=1000, run=EPOCHS)
-    found = same_steps(seen.model_copy(update={"incumbent": held}), known, OBJECTIVE)
+    found = same_steps(seen.model_copy(update={"incumbent": held}), known)
     assert found.before.epoch_seconds == 0.0
 
 
 def test_evaluations_that_were_timed_alone_count_in_the_planned_run() -> None:
     run = EPOCHS.model_copy(update={"evaluation_seconds": 2.0, "evaluate_every": 100.0, "steps_per_epoch": None})
     known = evidence((), (), planned_steps=1000, run=run, evaluation_ratio=0.1)
-    found = same_steps(comparison(speed=1.0), known, OBJECTIVE)
+    found = same_steps(comparison(speed=1.0), known)
     assert found.before.seconds == pytest.approx(1 + 10 + 20)
     assert found.after.seconds == pytest.approx(1 + 10 + 2)
 

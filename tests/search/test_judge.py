@@ -262,7 +262,7 @@ def test_evaluations_of_a_plan_trained_interleaved_have_their_own_seconds(beside
     pair = TrainedPair(baseline=before, best=after, interleaved=beside)
     for interleaved, seconds in (((pair,), 3.5 if beside else 5.5), ((), 5.5)):
         known = evidence(baseline=(before,), interleaved_pairs=interleaved)
-        found = same_steps_ratio(comparison(speed=2.0), known, OBJECTIVE)
+        found = same_steps_ratio(comparison(speed=2.0), known)
         # of 1 s paid once, 100 steps of 10 ms and 5 evaluations of 0.8 s
         assert found.value == pytest.approx(6.0 / seconds, rel=0.02)
 
@@ -288,7 +288,7 @@ NEVER = tuple(run(seed, to=None, best=0.85) for seed in range(2))
     ],
 )
 def test_the_final_plan_is_judged_by_its_trainings(known: Evidence, passed: bool | None, level: str | None) -> None:
-    found = judge_runs(known, OBJECTIVE, NOISE)
+    found = judge_runs(known)
     assert (found.passed, level) in ((passed, None), (passed, found.level))
     if level == "trained":
         assert (found.seeds, "accuracy 0.9 reached from 2 of 2 seeds" in found.detail) == (2, True)

@@ -64,7 +64,7 @@ def test_a_baseline_that_fails_says_so_and_gives_no_noise() -> None:
 
 
 def quiet(**fields) -> Comparison:
-    pair = PairOfProcesses(log_ratio=0.0, standard_error=0.01, block_log_ratios=(0.0,) * 8)
+    pair = PairOfProcesses(log_ratio=0.0, standard_error=0.01, rounds=8)
     return Comparison(**{"decision": Decision.INCONCLUSIVE, "pairs": (pair,) * 4, "disturbed_share": 0.02, **fields})
 
 

@@ -26,8 +26,8 @@ from autoopt.search.accept.losses import (
     windows,
 )
 from autoopt.search.accept.metric import (
-    FurtherSteps,
     MetricDifference,
+    detectable_steps,
     fewer_evaluated,
     metric_difference,
     metric_quality,
@@ -131,11 +131,11 @@ def test_a_loss_that_would_have_been_seen_is_seen_with_its_power(seeds: int, sca
 def test_further_steps_as_many_as_it_names_are_noticed_with_its_power(seeds: int, allowed: float | None) -> None:
     rng = np.random.default_rng(11)
 
-    def seen(ratio: float) -> FurtherSteps:
-        return FurtherSteps(ratio_of_pairs(np.log(ratio) + SCATTER * rng.standard_normal(seeds)))
+    def seen(ratio: float) -> Estimate:
+        return ratio_of_pairs(np.log(ratio) + SCATTER * rng.standard_normal(seeds))
 
-    named = float(np.median([seen(1.0).detectable(allowed) for _ in range(500)]))
-    drawn = [seen(named).ratio for _ in range(2000)]
+    named = float(np.median([detectable_steps(seen(1.0), allowed) for _ in range(500)]))
+    drawn = [seen(named) for _ in range(2000)]
     noticed = [one.low > 1.0 if allowed is None else one.high >= allowed for one in drawn]
     assert np.mean(noticed) == pytest.approx(0.8, abs=0.07)
 
@@ -152,7 +152,7 @@ def test_more_frequent_evaluations_are_quality_lost() -> None:
     assert fewer_evaluated([(one, one.model_copy(update={"curve": Curve(seed=0, points=cut_off)}))]) == ""
     twice_the_batch = often.model_copy(update={"samples": 2 * often.samples})
     assert fewer_evaluated([(one, twice_the_batch)]) == ""
-    judged = judge_runs(evidence((often, often.model_copy(update={"seed": 1}))), OBJECTIVE, NOISE)
+    judged = judge_runs(evidence((often, often.model_copy(update={"seed": 1}))))
     assert judged.passed is False
 
 
@@ -197,7 +197,8 @@ def verdict(strategy: Strategy, baseline: tuple[TrainingRun, ...], risk: Risk | 
     samples = 10.0 * (strategy.apply(Setup(), {}).batch.size or breakers.BATCH) / breakers.BATCH
     seen = comparison(baseline[0].losses[:PROBE], runs[0].losses[:PROBE], speed=1.4, samples=samples)
     noise = Noise(seed_noise=seed_noise(baseline, "max"))
-    known = Evidence(baseline_runs=baseline, deterministic=True, planned_steps=256, level=LEVEL)
+    how = {"objective": OBJECTIVE_BREAKERS, "deterministic": True, "planned_steps": 256, "level": LEVEL}
+    known = Evidence(baseline_runs=baseline, **how)
     for _ in range(5):
         wanted = required_as(risk, seen, known, OBJECTIVE_BREAKERS, noise)
         have = len(known.candidate_runs)
@@ -220,7 +221,8 @@ def test_breaker_is_named_quality_lost_also_where_it_claims_to_be_exact(breaker,
 def test_fewer_evaluated_samples_are_seen_in_whole_trainings(baseline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BREAKERS_BATCHES", "4")
     runs = tuple(trained(REGISTRY, seed=seed) for seed in SEEDS)
-    found = judge_runs(Evidence(baseline_runs=baseline, candidate_runs=runs, level=LEVEL), OBJECTIVE_BREAKERS, NOISE)
+    how = {"objective": OBJECTIVE_BREAKERS, "noise": NOISE, "level": LEVEL}
+    found = judge_runs(Evidence(baseline_runs=baseline, candidate_runs=runs, **how))
     assert found.passed is False
     assert "evaluated on" in (found.detail or "")
 

@@ -127,9 +127,7 @@ def test_a_failure_of_the_shared_plan_is_that_of_each() -> None:
 TWO = 2 * Behaviour().memory_bytes
 
 
-@pytest.mark.parametrize(
-    "lack", [{"can_freeze": False}, {"memory_limit_bytes": TWO}, {"exclusive": True}, {"retries_beyond": TWO}], ids=str
-)
+@pytest.mark.parametrize("lack", [{"memory_limit_bytes": TWO}, {"exclusive": True}, {"retries_beyond": TWO}], ids=str)
 def test_what_does_not_fit_together_is_left_to_comparisons_of_two(lack: dict[str, Any]) -> None:
     fake = machine({"fast": faster(1.6), "slow": faster(0.6)}, **lack)
     assert decisions(run(fake, ["fast", "slow"])) == [None, None]
@@ -313,7 +311,6 @@ def control_parallel(cost: float, floor: float | None = 0.08, **machine: Any) ->
         (1.25, {}, False, "more than the noise floor of 8.0%"),
         (1.0, {"floor": None}, False, "the noise floor was not measured"),
         (1.0, {"floor": 0.001}, False, "not known well enough"),
-        (1.0, {"can_freeze": False}, False, "cannot be stopped"),
         (1.0, {"memory_limit_bytes": 1}, False, "could not run at the same time: out_of_memory"),
     ],
 )

@@ -233,8 +233,9 @@ def baseline() -> tuple[TrainingRun, ...]:
 def verified(baseline: tuple[TrainingRun, ...], *changes: str) -> Quality:
     """The quality of a final plan, trained from two seeds, whose probe saw nothing."""
     runs = tuple(beyond(seed, *changes) for seed in (0, 1))
-    evidence = Evidence(baseline_runs=baseline, candidate_runs=runs, deterministic=True, level=LEVEL)
-    return judge_runs(evidence, OBJECTIVE, Noise(seed_noise=seed_noise(baseline, "max")))
+    noise = Noise(seed_noise=seed_noise(baseline, "max"))
+    known = {"objective": OBJECTIVE, "noise": noise, "deterministic": True, "level": LEVEL}
+    return judge_runs(Evidence(baseline_runs=baseline, candidate_runs=runs, **known))
 
 
 def test_the_target_is_trained_past_and_the_curve_ends_at_it(baseline) -> None:

@@ -61,10 +61,10 @@ class Begun:
             planned_steps=None,
             planned_seconds=None,
             baseline=Plan(),
+            memory_limit_bytes=None,
         )
         self.context: Any = SimpleNamespace(
             allocation=BudgetAllocation(budget=budget),
-            gate=SimpleNamespace(memory_limit_bytes=None),
             now=lambda: 20.0,
             run_seconds=lambda: None,
             note=lambda *texts: self.notes.extend(texts),
@@ -114,8 +114,6 @@ STARTUP = Startup(build_seconds=0, setup_seconds=0, warmup_seconds=1, warmup_ste
 class Short:
     """A process whose script trains for some seconds and has come to its end then."""
 
-    can_freeze = True
-
     def __init__(self, clock: list[float], lasts: float) -> None:
         self.clock, self.lasts = clock, lasts
 
@@ -154,8 +152,6 @@ def test_a_short_script_is_warmed_up_for_half_as_long_as_it_lasts(lasts: float, 
 
 class Counted:
     """A process whose script has so many steps, of which warming up takes ten."""
-
-    can_freeze = True
 
     def __init__(self, steps: int) -> None:
         self.left, self.blocks = steps, list[int]()

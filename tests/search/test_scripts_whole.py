@@ -177,8 +177,8 @@ def test_a_target_that_one_seed_reaches_earlier_is_no_gain_of_two_runs() -> None
             seconds = (7.0 * len(sides[0]), 3.5 * len(sides[1]))
             runs = [WholeRun(s, seen).as_training(0, seed, every=30.0) for s, seen in zip(seconds, sides, strict=True)]
             pairs.append(TrainedPair(baseline=runs[0], best=runs[1], whole=True, time_sliced=True))
-        trained = Trained.of(pairs, Evidence(risk=Risk.NUMERIC), OBJECTIVE, None)
-        return trained.headline(pairs, NOTHING_COMPARED, None)
+        trained = Trained.of(pairs, Evidence(objective=OBJECTIVE, risk=Risk.NUMERIC), None)
+        return trained.headline(pairs, NOTHING_COMPARED)
 
     early = ((0.35, 0.57, 0.78, 0.84, 0.9), (0.34, 0.59, 0.74, 0.86))
     found = headline(early, early)

@@ -20,13 +20,15 @@ from autoopt.records import Curve, CurvePoint, Estimate, Headline, Noise, Plan, 
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.whole_run import WholeRun
-from autoopt.search.accept.evidence import Evidence, TrainedPair, length_scatter
+from autoopt.search.accept.evidence import TrainedPair, length_scatter
 from autoopt.search.accept.time_to_target import Trained, headline_of, seconds_of
 from autoopt.search.accept.trainings import next_session, ratio_of_pairs
 from autoopt.search.trial_runner import Turns
 from autoopt.testing.fakes import Behaviour
-from made_up import OBJECTIVE, SAME, breakers_trial, comparison, run
+from made_up import OBJECTIVE, SAME, breakers_trial, comparison, evidence, run
 from simulated import STEPS, World, product, strategy
+
+WITHOUT_TARGET = OBJECTIVE.model_copy(update={"target": None})
 
 
 def curve(*metrics: float | None, every: int = 10, seconds: float = 1.0) -> Curve:
@@ -136,10 +138,8 @@ def found(pairs: list[TrainedPair], level: str = "equivalent", speed: float = 1.
     headline = headline_of(
         pairs,
         blocks.model_copy(update={"incumbent": faster}),
-        Evidence(baseline_runs=tuple(pair.baseline for pair in pairs)),
-        OBJECTIVE.model_copy(update=objective),
+        evidence(baseline=tuple(pair.baseline for pair in pairs), objective=OBJECTIVE.model_copy(update=objective)),
         SAME.model_copy(update={"level": level}),
-        process_sd=0.02,
     )
     assert headline is not None
     return headline
@@ -205,13 +205,8 @@ def test_what_a_script_imports_is_a_part_of_its_trainings(whole: bool, planned: 
     if whole:
         runs = (WholeRun(seconds, (0.9,)).as_training(100, 0), WholeRun(seconds / 3, (0.9,)).as_training(100, 0))
     start = RunParts(imports_seconds=seconds / 3)
-    evidence = Evidence(baseline_runs=runs[:1], run=start, planned_steps=planned)
-    trained = Trained.of(
-        [TrainedPair(baseline=runs[0], best=runs[1], whole=whole)] * 2,
-        evidence,
-        OBJECTIVE.model_copy(update={"target": None}),
-        None,
-    )
+    known = evidence(baseline=runs[:1], objective=WITHOUT_TARGET, run=start, planned_steps=planned)
+    trained = Trained.of([TrainedPair(baseline=runs[0], best=runs[1], whole=whole)] * 2, known, None)
     (old, new), *_ = trained.timed
     assert old.seconds / new.seconds == pytest.approx(ratio, rel=1e-3)
 
@@ -232,21 +227,15 @@ def test_where_neither_reached_the_target_only_a_step_is_faster() -> None:
 
 def test_without_trainings_it_is_modelled_and_to_target_only_where_the_steps_are_the_same() -> None:
     def modelled(level: str) -> Headline:
-        headline = headline_of(
-            [],
-            comparison(),
-            Evidence(baseline_runs=(run(0),)),
-            OBJECTIVE,
-            SAME.model_copy(update={"level": level}),
-            process_sd=None,
-        )
+        known = evidence(baseline=(run(0),))
+        headline = headline_of([], comparison(), known, SAME.model_copy(update={"level": level}))
         assert headline is not None
         return headline
 
     assert (modelled("identical").kind, modelled("identical").source) == ("to_target", "modelled")
     assert modelled("equivalent").kind == "same_steps"
     assert modelled("identical").doubts(control_failed=False)
-    nothing = headline_of([], comparison(), Evidence(), OBJECTIVE, SAME, process_sd=None)
+    nothing = headline_of([], comparison(), evidence(baseline=()), SAME)
     assert nothing.kind == "per_step"
 
 
@@ -270,9 +259,8 @@ def test_trainings_that_were_cut_short_are_put_together_to_the_planned_run() -> 
         best=run(0, to=None, steps=100, training_seconds=5.0, **cut),
     )
     whole = RunParts(imports_seconds=1.0, evaluation_seconds=2.0, evaluate_every=200.0)
-    known = Evidence(baseline_runs=(trainings.baseline,), planned_steps=400, run=whole)
-    without = OBJECTIVE.model_copy(update={"target": None})
-    headline = headline_of([trainings], comparison(), known, without, SAME, 0.02)
+    known = evidence(baseline=(trainings.baseline,), objective=WITHOUT_TARGET, planned_steps=400, run=whole)
+    headline = headline_of([trainings], comparison(), known, SAME)
     assert headline is not None
     assert (headline.kind, headline.source, headline.planned) == ("same_steps", "modelled", True)
     assert headline.baseline_seconds == pytest.approx(1 + 4 + 400 * 0.1 + 2 * 2)
@@ -280,9 +268,7 @@ def test_trainings_that_were_cut_short_are_put_together_to_the_planned_run() -> 
     assert (round(headline.baseline_steps), headline.pairs, headline.low) == (400, 1, None)
     assert headline.text == "1.69x faster over the planned run, modelled, one pair of trainings"
     assert "shorter than the planned run" in headline.doubts(control_failed=False)[0]
-    to_the_end = headline_of(
-        [trainings], comparison(), known.model_copy(update={"planned_steps": 100}), without, SAME, 0
-    )
+    to_the_end = headline_of([trainings], comparison(), known.model_copy(update={"planned_steps": 100}), SAME)
     assert to_the_end is not None
     assert to_the_end.source == "trained"
 
@@ -335,18 +321,16 @@ def test_steps_that_rounding_costs_are_charged_over_equal_steps_and_never_twice(
         update={"level": "equivalent", "step_penalty": Estimate(value=1.1, low=1.05, high=1.15, n=32)}
     )
     equal = [pair(100.0, 100.0, 1.5)] * 2
-    known = Evidence(baseline_runs=tuple(one.baseline for one in equal))
-    free, paid = (
-        headline_of(equal, comparison(), known, OBJECTIVE.model_copy(update={"target": None}), quality, 0.02)
-        for quality in (SAME, price)
-    )
+    known = evidence(baseline=tuple(one.baseline for one in equal))
+    without = known.model_copy(update={"objective": WITHOUT_TARGET})
+    free, paid = (headline_of(equal, comparison(), without, quality) for quality in (SAME, price))
     assert free.steps_ratio is None
     assert paid.steps_ratio.value == pytest.approx(1 / 1.1)
     assert paid.value == pytest.approx(free.value / 1.1, rel=0.05)
     assert paid.of_what == "for the same steps and those that rounding costs"
-    reached = headline_of(equal, comparison(), known, OBJECTIVE, price, 0.02)
+    reached = headline_of(equal, comparison(), known, price)
     assert reached.value == pytest.approx(1.5, rel=0.05)
-    modelled = [headline_of([], comparison(), known, OBJECTIVE, quality, None) for quality in (SAME, price)]
+    modelled = [headline_of([], comparison(), known, quality) for quality in (SAME, price)]
     assert modelled[1].value < modelled[0].value
     assert modelled[1].best_steps == pytest.approx(1.1 * (modelled[1].baseline_steps or 0.0))
 
@@ -372,8 +356,6 @@ class Machine:
 
 
 class FakeProcess:
-    can_freeze = True
-
     def __init__(self, machine: Machine, name: int, work: float, fails: bool = False) -> None:
         self.machine, self.name, self.work, self.spent, self.fails = machine, name, work, 0.0, fails
         self.closed = False

@@ -9,7 +9,7 @@ from math import log
 from statistics import fmean
 from typing import Any
 
-from autoopt.records import Environment, Estimate, Quality, Record, RunParts, Verdict
+from autoopt.records import Environment, Estimate, Noise, Objective, Quality, Record, RunParts, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import LossPath, Side, SideFailure, most
 from autoopt.setup import Setup
@@ -71,7 +71,8 @@ def length_scatter(pairs: Sequence[TrainedPair], run: RunParts | None) -> float:
 
 
 class Evidence(Record):
-    """Trainings and facts for the quality gate. Runs are paired by their ``seed``.
+    """Trainings and facts for the quality gate, with the objective that they are held to and the noise that is known.
+    Runs are paired by their ``seed``.
 
     ``risk``: the class of the candidate's riskiest change. ``incumbent_runs``: of what the candidate was compared with,
     where it takes other steps than the baseline (a kept change of class ``training``); empty: the baseline's runs stand
@@ -83,15 +84,17 @@ class Evidence(Record):
     incumbent whose weights begin a rounding apart; empty where nobody asked for them.
 
     ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them. ``run``: parts of a
-    whole run of the baseline. ``evaluation_of_incumbent``: seconds of an evaluation of the incumbent over one of the
-    baseline, where evaluations were measured by themselves; ``evaluation_ratio``: of the candidate over the incumbent,
-    None where they were not. ``checkpoint_of_incumbent``, ``checkpoint_ratio``: the same of checkpoints.
+    whole run, with evaluations and checkpoints as long as the incumbent's are. ``evaluation_ratio``: seconds of an
+    evaluation of the candidate over one of the incumbent; None where they were not measured by themselves.
+    ``checkpoint_ratio``: the same of checkpoints.
 
     ``failure``: how a training of the candidate ended badly. ``level``: what probes tell of the quality of an ``exact``
     or ``numeric`` change; None where none was made. ``accept_undecided``: the user takes what is not confirmed.
     ``alpha_accept``: the level that the run's error budget leaves for keeping a change of training.
     """
 
+    objective: Objective
+    noise: Noise = Noise()
     risk: Risk = Risk.NUMERIC
     baseline_runs: tuple[TrainingRun, ...] = ()
     incumbent_runs: tuple[TrainingRun, ...] = ()
@@ -102,9 +105,7 @@ class Evidence(Record):
     epsilon: float = 2.0**-23
     planned_steps: int | None = None
     run: RunParts | None = None
-    evaluation_of_incumbent: float = 1.0
     evaluation_ratio: float | None = None
-    checkpoint_of_incumbent: float = 1.0
     checkpoint_ratio: float | None = None
     failure: SideFailure | None = None
     memory_limit_bytes: int | None = None
@@ -178,6 +179,18 @@ def _key(stage: str, setup: Setup) -> str:
     if stage == "evaluate":  # what changes a script's loop of evaluations is among what changes its model
         options = {**setup.evaluation, "model": [repr(each) for each in setup.model]}
     return f"{stage} {json.dumps(dict(options), sort_keys=True, default=str)}"
+
+
+BETWEEN = {"evaluate": "evaluation_seconds", "checkpoint": "checkpoint_seconds"}
+"""Stages between steps, each with the part of a run that holds its seconds."""
+
+
+def with_between(run: RunParts | None, ratios: Mapping[str, float]) -> RunParts | None:
+    """Parts of a whole run whose stages between steps take so many times as long."""
+    if run is None:
+        return None
+    known = ((name, getattr(run, name), ratios.get(stage, 1.0)) for stage, name in BETWEEN.items())
+    return run.model_copy(update={name: seconds * ratio for name, seconds, ratio in known if seconds is not None})
 
 
 def near_limit(peak: int | None, limit: int | None, retries: int = 0, allocated: int | None = None) -> str:

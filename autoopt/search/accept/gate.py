@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from math import isclose
 
-from autoopt.records import Estimate, Noise, Objective, Quality, Verdict
+from autoopt.records import Estimate, Objective, Quality, Verdict
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, Judgement, RequiredRuns, lost_margin
 from autoopt.search.accept.losses import (
@@ -28,12 +28,12 @@ from autoopt.search.accept.losses import (
     same_within_tolerance,
 )
 from autoopt.search.accept.metric import (
-    FurtherSteps,
     MetricDifference,
     arrived,
     fell_after_target,
     fewer_evaluated,
     fewest_seeds,
+    further_steps,
     mean_best,
     metric_difference,
     metric_quality,
@@ -61,20 +61,20 @@ SAME_BATCH = 0.2
 NOT_TESTED = Quality(method="not_tested")
 
 
-def judge(comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> Judgement:
+def judge(comparison: Comparison, evidence: Evidence) -> Judgement:
     """The verdict from what there is; gather what :func:`required_runs` asks for first."""
     early = before_quality(comparison, evidence)
     if early:
         return early
     if evidence.risk.trains_otherwise:
-        return judge_trained(comparison, evidence, objective)
-    quality = _quality(comparison, evidence, objective, noise)
+        return judge_trained(comparison, evidence)
+    quality = _quality(comparison, evidence)
     if quality.passed is None and evidence.accept_undecided:
         quality = quality.model_copy(update={"passed": True, "level": "undecided"})
     if quality.passed is not True:
         verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
         return Judgement(verdict=verdict, reason=quality.detail, quality=quality)
-    return _paid(comparison, evidence, objective, quality)
+    return _paid(comparison, evidence, quality)
 
 
 def before_quality(comparison: Comparison, evidence: Evidence) -> Judgement | None:
@@ -120,13 +120,13 @@ def _finite(run: TrainingRun) -> bool:
     return run.finite and None not in run.losses
 
 
-def _quality(comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> Quality:
+def _quality(comparison: Comparison, evidence: Evidence) -> Quality:
     """The quality level: losses as before, and then by the probe, or where that does not tell by trainings.
 
     ``passed`` is None where neither confirms anything; the difference that was observed stands in the document. Where
     no probe was made, losses that are the same to rounding step by step stand in for it.
     """
-    paths, known = _paths(comparison, evidence), evidence.level
+    paths, known, objective = _paths(comparison, evidence), evidence.level, evidence.objective
     if paths.passed is False:
         return paths
     if known is not None and known.passed is not None:
@@ -135,25 +135,25 @@ def _quality(comparison: Comparison, evidence: Evidence, objective: Objective, n
     if known is None and paths.method == "losses":
         return paths.model_copy(update={"level": "equivalent"})
     why = known.detail if known is not None else "no probe was made"
-    found, pairs = _trained(comparison, evidence, objective, noise), evidence.paired_with_incumbent()
+    (measured, *_), pairs = _trained(comparison, evidence), evidence.paired_with_incumbent()
     lost = fewer_evaluated(pairs) or missed_target(pairs, objective)
     if lost:
-        measured = found[0] or Quality(method="metric", metric=objective.metric)
+        measured = measured or Quality(method="metric", metric=objective.metric)
         return measured.model_copy(update={"level": None, "passed": False, "detail": lost})
-    if found[0] is None:
+    if measured is None:
         what = f"{objective.metric} was not measured" if objective.metric else "there is no metric"
         detail = f"quality undecided: {why}; {what}"
         return Quality(method="not_tested", level="undecided", metric=objective.metric, detail=detail)
-    return found[0].model_copy(update={"detail": f"{found[0].detail} ({why})", "steps": paths.steps})
+    return measured.model_copy(update={"detail": f"{measured.detail} ({why})", "steps": paths.steps})
 
 
 def _trained(
-    comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise
-) -> tuple[Quality | None, MetricDifference | None, FurtherSteps | None]:
+    comparison: Comparison, evidence: Evidence
+) -> tuple[Quality | None, MetricDifference | None, Estimate | None]:
     """What trainings tell of a change that takes the same steps: by the metric at these, or by further ones."""
-    pairs, known = evidence.paired_with_incumbent(), with_seed_noise(noise, evidence.baseline_runs, objective)
-    difference, speed = metric_difference(pairs, objective, known), comparison.estimate
-    further = FurtherSteps.of(pairs, evidence.baseline_runs, objective)
+    pairs, objective = evidence.paired_with_incumbent(), evidence.objective
+    difference, speed = metric_difference(pairs, objective, with_seed_noise(evidence)), comparison.estimate
+    further = further_steps(pairs, evidence)
     if difference is None:
         return None, None, further
     allowed = speed.low / (1 + objective.min_gain) if speed is not None else 0.0
@@ -195,30 +195,30 @@ def may_be_rounding(comparison: Comparison, evidence: Evidence) -> int:
     return int(paths.steps[-1]) + 1 if parted else 0
 
 
-def _paid(comparison: Comparison, evidence: Evidence, objective: Objective, quality: Quality) -> Judgement:
+def _paid(comparison: Comparison, evidence: Evidence, quality: Quality) -> Judgement:
     """The verdict on what is faster and as good: what it costs, in steps and once, must pay off too."""
-    net = less_penalty(comparison, quality)
+    net, least = less_penalty(comparison, quality), 1 + evidence.objective.min_gain
     speed, left, penalty = comparison.estimate, net.estimate, quality.step_penalty
-    worth = left is None or left.value >= 1 + objective.min_gain
+    worth = left is None or left.value >= least
     if speed and left and penalty and (not worth or left.low <= 1.0):
         error = f" (error of the gradient {quality.gradient_error:.2g} of its spread)" if quality.gradient_error else ""
         costs = f"{speed.value:.3f}x a step costs {penalty.value - 1:.1%} more steps{error}"
         reason = f"{costs}, which leaves {left.text('.3f')}"
         verdict = Verdict.INCONCLUSIVE if worth else Verdict.NO_GAIN
         return Judgement(verdict=verdict, reason=reason, quality=quality)
-    found = same_steps(net, evidence, objective)
+    found = same_steps(net, evidence)
     ratio = found.ratio if found is not None else None
     verdict, reason = Verdict.KEPT, f"{comparison.reason}; {quality.detail}"
-    if ratio is not None and ratio.value < 1 + objective.min_gain:
+    if ratio is not None and ratio.value < least:
         verdict = Verdict.NO_GAIN
         reason = _both_figures("its fixed cost does not pay in the planned run", comparison, ratio)
     over = found.planned_steps if found is not None else None
     return Judgement(verdict=verdict, reason=reason, quality=quality, time_to_target=ratio, planned_steps=over)
 
 
-def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objective) -> Judgement:
+def judge_trained(comparison: Comparison, evidence: Evidence) -> Judgement:
     """Training and model changes: the target from every seed, then the time that it took."""
-    pairs = evidence.paired()
+    pairs, objective = evidence.paired(), evidence.objective
     before, after = (mean_best([pair[side] for pair in pairs], objective) for side in (0, 1))
     known = {"metric": objective.metric, "seeds": len(pairs), "baseline": before, "candidate": after}
 
@@ -235,7 +235,7 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
     if objective.target is None or len(pairs) < FEWEST_SEEDS:
         wanted = "a target" if objective.target is None else f"{FEWEST_SEEDS} seeds trained to the target"
         return found(Verdict.INCONCLUSIVE, f"{wanted} would be needed to judge it; there are {len(pairs)} runs", None)
-    ratio = trained_ratio(comparison, evidence, objective)
+    ratio = trained_ratio(comparison, evidence)
     if ratio is None:
         return found(Verdict.INCONCLUSIVE, "fewer than two seeds where both reached the target", None)
     verdict, what = time_verdict(ratio, math.log1p(objective.min_gain), evidence.alpha_accept)
@@ -268,19 +268,19 @@ def _both_figures(what: str, comparison: Comparison, ratio: Estimate) -> str:
     return f"{what}: {shown}, time to target {ratio.text()} (above 1 is faster)"
 
 
-def required_runs(comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> RequiredRuns:
+def required_runs(comparison: Comparison, evidence: Evidence) -> RequiredRuns:
     """The trainings that :func:`judge` still wants; false when it has all that it would use.
 
     Those that a metric takes are planned from how far seeds scatter: where not even all that there may be would show a
     change that loses nothing to be as good, none is begun.
     """
-    have, nothing = len(evidence.paired_with_incumbent()), RequiredRuns()
+    have, nothing, objective = len(evidence.paired_with_incumbent()), RequiredRuns(), evidence.objective
     if before_quality(comparison, evidence):
         return nothing
     if evidence.risk.trains_otherwise:
         if have < FEWEST_SEEDS:
             return RequiredRuns(seeds=FEWEST_SEEDS)
-        more = more_seeds_help(judge_trained(comparison, evidence, objective), have, objective)
+        more = more_seeds_help(judge_trained(comparison, evidence), have, objective)
         return RequiredRuns(seeds=have + 1) if more else nothing
     differing = apart(evidence) if 0 < have < FEWEST_SEEDS and objective.metric is not None else []
     if differing and all(share <= GROSS for _, share, _ in differing):
@@ -290,34 +290,29 @@ def required_runs(comparison: Comparison, evidence: Evidence, objective: Objecti
         return nothing
     if have >= MOST_METRIC_SEEDS or _paths(comparison, evidence).passed is False:
         return nothing
-    quality, difference, further = _trained(comparison, evidence, objective, noise)
+    quality, difference, further = _trained(comparison, evidence)
     if quality is not None and quality.passed is not None:
         return nothing
-    known_noise = with_seed_noise(noise, evidence.baseline_runs, objective)
-    planned = _planned(comparison, evidence, objective, known_noise, difference, further)
+    planned = _planned(comparison, evidence, difference, further)
     wanted = max(have + 1, FEWEST_SEEDS)
     return nothing if planned is None else RequiredRuns(seeds=wanted, planned=max(wanted, planned))
 
 
 def _planned(
-    comparison: Comparison,
-    evidence: Evidence,
-    objective: Objective,
-    noise: Noise,
-    difference: MetricDifference | None,
-    further: FurtherSteps | None,
+    comparison: Comparison, evidence: Evidence, difference: MetricDifference | None, further: Estimate | None
 ) -> int | None:
     """Seeds that would show it by the metric or by the steps to the target, whichever takes fewer; None: neither would.
 
     A difference of one seed is mostly chance: of it only the scatter of evaluations counts. Of several, one is
     given up that would have to be off by two standard errors of all seeds that there may be.
     """
+    objective = evidence.objective
     have, speed, target = len(evidence.paired_with_incumbent()), comparison.estimate, objective.target
     found: list[int | None] = []
     if difference is None:
-        known = noise.seed_noise is not None and target is not None
-        margin = objective.tolerance * abs(target or 0.0)
-        found.append(fewest_seeds(noise.seed_noise or 0.0, margin, MOST_METRIC_SEEDS) if known else FEWEST_SEEDS)
+        seed_noise, margin = with_seed_noise(evidence).seed_noise, objective.tolerance * abs(target or 0.0)
+        known = seed_noise is not None and target is not None
+        found.append(fewest_seeds(seed_noise or 0.0, margin, MOST_METRIC_SEEDS) if known else FEWEST_SEEDS)
     else:
         spread, room = difference.error * math.sqrt(have / 2), difference.margin + max(difference.estimate.value, 0.0)
         least = difference.estimate.value - 2.0 * difference.error * math.sqrt(have / MOST_METRIC_SEEDS)
@@ -325,14 +320,14 @@ def _planned(
             more = None if have < FEWEST_SEEDS else have + 1
             found.append(fewest_seeds(spread, room, MOST_METRIC_SEEDS) or more)
     if target is not None and speed is not None:
-        seen = max(further.ratio.value, 1.0) if further is not None else 1.0
+        seen = max(further.value, 1.0) if further is not None else 1.0
         room = math.log(speed.low / (1 + objective.min_gain) / seen)
-        spread = steps_spread(evidence.baseline_runs, objective) / math.sqrt(2)
+        spread = steps_spread(evidence) / math.sqrt(2)
         found.append(fewest_seeds(spread, room, MOST_METRIC_SEEDS))
     return min((seeds for seeds in found if seeds), default=None)
 
 
-def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Quality:
+def judge_runs(evidence: Evidence) -> Quality:
     """Quality of the final plan's trainings against the baseline's, for verification from end to end.
 
     ``passed`` is False for a loss that is not finite, fewer evaluated samples, a target missed from a seed from which
@@ -341,7 +336,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
     well have learnt less at the same step: it is as good where it comes to the target from every seed, each in its own
     steps, and stays there. So is one whose metric is too noisy to tell, for its own steps make the headline.
     """
-    pairs, level = evidence.paired(), evidence.level
+    pairs, level, objective = evidence.paired(), evidence.level, evidence.objective
     for run in evidence.candidate_runs:
         if not _finite(run):
             return Quality(method="metric", passed=False, detail=f"a loss from seed {run.seed} is not finite")
@@ -349,7 +344,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
             return Quality(method="not_tested", passed=False, detail=f"no loss was captured from seed {run.seed}")
     if level is not None and level.passed is False:
         return level
-    noise = with_seed_noise(noise, evidence.baseline_runs, objective)
+    noise = with_seed_noise(evidence)
     lost = fewer_evaluated(pairs) or missed_target(pairs, objective) or fell_after_target(pairs, objective, noise)
     lost = lost or unlearned(pairs, objective)
     if lost:
@@ -360,7 +355,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
             return level
     by_target = len(pairs) >= FEWEST_SEEDS and objective.target is not None
     if evidence.risk.trains_otherwise and by_target:
-        return arrived(pairs, evidence.baseline_runs, objective)
+        return arrived(evidence)
     ended = objective.users_target is not None and any(run.stopped == WHOLE_RUN for run in evidence.candidate_runs)
     difference = None if ended else metric_difference(pairs, objective, noise)  # at the target is where they end
     if difference is None:
@@ -370,7 +365,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
     if level is None or level.passed is not True or quality.passed is False:
         there = quality
         if by_target and quality.passed is None and level is not None:
-            there = arrived(pairs, evidence.baseline_runs, objective)
+            there = arrived(evidence)
         return there if there.passed else quality
     by_metric = ("metric", "baseline", "candidate", "difference", "margin", "seeds", "detectable_loss", "seeds_wanted")
     seen = quality.detail.removeprefix("quality undecided: observed ")

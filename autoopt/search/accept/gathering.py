@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import TrialFailed
-from autoopt.records import JsonDict, Noise, Objective, Plan, Quality
+from autoopt.records import JsonDict, Objective, Plan, Quality
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Probe, samples_read
 from autoopt.registry import Registry
 from autoopt.search.accept.data import ProbeResult
-from autoopt.search.accept.evidence import EvaluationRatios, Evidence, Judgement, RequiredRuns, TrainedPair
+from autoopt.search.accept.evidence import (
+    BETWEEN,
+    EvaluationRatios,
+    Evidence,
+    Judgement,
+    RequiredRuns,
+    TrainedPair,
+    with_between,
+)
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.gate import before_quality, judge, may_be_rounding, required_runs
 from autoopt.search.accept.levels import level_of, same_metric
@@ -25,6 +33,7 @@ from autoopt.search.accept.trainings import Steps, Trainings
 from autoopt.search.budget_allocation import PAST
 from autoopt.search.compare.arena import Clock
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
+from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import PROBE, TrialRunner
 from autoopt.setup import Setup
 from autoopt.strategy import Risk
@@ -258,9 +267,8 @@ class Gate:
     """The quality gate of a run: gathers evidence, and asks for the verdict.
 
     Args:
+        state: of the search, since the workload was described.
         seed: the first seed; further ones follow.
-        baseline: the plan that everything is compared with.
-        memory_limit_bytes: of the device; None where it is not known.
         probes: durable ones.
         accept_undecided: keeps what is not confirmed to train as well.
         evaluations: what was measured of the seconds of an evaluation under other settings of its loader.
@@ -272,24 +280,14 @@ class Gate:
     seed: int
     now: Clock
     probes: Probes
-    baseline: Plan = field(default_factory=Plan)
-    memory_limit_bytes: int | None = None
     accept_undecided: bool = False
     evaluations: EvaluationRatios = field(default_factory=EvaluationRatios)
     selected: set[str] = field(default_factory=set)
+    state: SearchState = field(init=False)
     _prices: dict[tuple[str, str], float] = field(default_factory=dict, init=False)
 
     def decide(
-        self,
-        plan: Plan,
-        comparison: Comparison,
-        facts: WorkloadFacts,
-        objective: Objective,
-        noise: Noise,
-        *,
-        deadline: float,
-        number: int,
-        alpha_accept: float,
+        self, plan: Plan, comparison: Comparison, *, deadline: float, number: int, alpha_accept: float
     ) -> Judgement:
         """The verdict on a candidate; trains it and the baseline as long as that is wanted and there is time.
 
@@ -299,35 +297,33 @@ class Gate:
             alpha_accept: the level at which a change of training is kept.
         """
         incumbent = comparison.incumbent.plan
-        evidence = self.evidence(plan, incumbent, facts)
+        evidence = self.evidence(plan, incumbent)
         otherwise = evidence.risk.trains_otherwise
         if not otherwise:
-            comparison = by_whole_run(comparison, evidence, objective)
-        level = None if before_quality(comparison, evidence) else self.quality(plan, incumbent, facts, objective)
+            comparison = by_whole_run(comparison, evidence)
+        level = None if before_quality(comparison, evidence) else self.quality(plan, incumbent)
         known, short = {"level": level, "alpha_accept": alpha_accept}, ""
         settled = level is not None and level.passed is not None  # the final plan is trained anyway
         while otherwise or not settled:
-            evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
-            wanted = required_runs(comparison, evidence, objective, noise)
+            evidence = self.evidence(plan, incumbent).model_copy(update=known)
+            wanted = required_runs(comparison, evidence)
             short = self._gather(wanted, plan, incumbent, comparison, deadline, number) if wanted else ""
             if not wanted or short or self.trainings.failure(plan):
                 break
-        evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
+        evidence = self.evidence(plan, incumbent).model_copy(update=known)
         steps = may_be_rounding(comparison, evidence)
         if steps:  # the incumbent from weights that differ by what the plan rounds off
             with suppress(TrialFailed):
                 rounded = self.probes.rounded(incumbent, self.rounded_off(plan), steps)
                 evidence = evidence.model_copy(update={"rounded": rounded})
-        judged = judge(comparison, evidence, objective, noise)
+        judged = judge(comparison, evidence)
         if short and judged.quality.passed is None and not evidence.failure:
             reported = {"detail": f"{judged.quality.detail}; {short}"}
             reason = f"{judged.reason}; {short}"
             judged = judged.model_copy(update={"reason": reason, "quality": judged.quality.model_copy(update=reported)})
         return judged
 
-    def quality(
-        self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective, *, hurried: bool = False
-    ) -> Quality | None:
+    def quality(self, plan: Plan, incumbent: Plan, *, hurried: bool = False) -> Quality | None:
         """The quality level of a plan next to another one, by probes alone: seconds, and no training.
 
         ``passed`` is True with the level ``identical`` or ``equivalent``, False where it is certainly another training,
@@ -338,10 +334,10 @@ class Gate:
         risk = self.risk_over(plan, incumbent)
         if risk.trains_otherwise:
             return None
-        until = min([run.steps for run in self.trainings.of(self.baseline)] or [facts.max_steps or 0])
-
+        facts, runs = self.state.facts, self.trainings.of(self.state.baseline)
+        until = min([run.steps for run in runs] or [facts.max_steps or 0])
         quality = self.probes.quality(
-            risk, incumbent, plan, facts, objective,
+            risk, incumbent, plan, facts, self.state.objective,
             epsilon=self.rounding(incumbent), rounded_off=self.rounded_off(plan), until=until,
             at_any_weights=hurried or risk is Risk.EXACT,
         )  # fmt: skip
@@ -365,9 +361,13 @@ class Gate:
         one, other = (each.probe for each in both)
         if not one.computing or not other.computing or one.waiting is None:
             return None
-        before, after = self.registry.fold(incumbent), self.registry.fold(plan)
-        same = (after.loader, after.dataset, after.sampler) == (before.loader, before.dataset, before.sampler)
-        return math.log((one.waiting + one.computing) / (one.waiting * same + other.computing))
+        waiting = one.waiting if self.same_data(plan, incumbent) else 0.0
+        return math.log((one.waiting + one.computing) / (waiting + other.computing))
+
+    def same_data(self, plan: Plan, incumbent: Plan) -> bool:
+        """Whether both make and deliver their batches alike."""
+        one, other = self.registry.fold(plan), self.registry.fold(incumbent)
+        return (one.loader, one.dataset, one.sampler) == (other.loader, other.dataset, other.sampler)
 
     def price(self, plan: Plan, incumbent: Plan) -> float:
         """The factor on the steps that the rounding of a plan costs, as far as probes were made; of a combined
@@ -404,22 +404,25 @@ class Gate:
     def trained_pairs(self, plan: Plan) -> tuple[TrainedPair, ...]:
         """The trainings of a plan alternately with the baseline's: nothing was selected by their seconds. Of a plan
         that trains otherwise these are whole runs by which it was not selected."""
-        if not self.risk_over(plan, self.baseline).trains_otherwise:
-            return self.trainings.pairs(self.baseline, plan)
+        if not self.risk_over(plan, self.state.baseline).trains_otherwise:
+            return self.trainings.pairs(self.state.baseline, plan)
         return () if plan.key in self.selected else tuple(self.whole_pairs(plan))
 
     def whole_pairs(self, plan: Plan) -> list[TrainedPair]:
         """Whole runs of the untouched script with runs of this plan's patch."""
-        return [pair for pair in self.trainings.pairs(self.baseline, plan) if pair.whole]
+        return [pair for pair in self.trainings.pairs(self.state.baseline, plan) if pair.whole]
 
-    def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
+    def evidence(self, plan: Plan, incumbent: Plan) -> Evidence:
         """Trainings and facts of these plans so far."""
+        state, facts = self.state, self.state.facts
         failure, differ = self.trainings.failure(plan), self.risk_over(incumbent, Plan()).trains_otherwise
         pairs, ratio = self.trainings.pairs(incumbent, plan), self.evaluations.ratio
         # an incumbent that takes the baseline's steps was shown to train as it does, and stands for it
-        reference = incumbent if pairs and not differ else self.baseline
+        reference = incumbent if pairs and not differ else state.baseline
         before, after = self.registry.fold(incumbent), self.registry.fold(plan)
         return Evidence(
+            objective=state.objective,
+            noise=state.noise,
             risk=self.risk_over(plan, incumbent),
             baseline_runs=self.trainings.of(reference),
             incumbent_runs=self.trainings.of(incumbent) if differ else (),
@@ -430,12 +433,10 @@ class Gate:
             epsilon=self.rounding(incumbent),
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
-            run=facts.run,
-            evaluation_of_incumbent=ratio("evaluate", before, Setup()) or 1.0,
+            run=with_between(facts.run, {name: ratio(name, before, Setup()) or 1.0 for name in BETWEEN}),
             evaluation_ratio=ratio("evaluate", after, before),
-            checkpoint_of_incumbent=ratio("checkpoint", before, Setup()) or 1.0,
             checkpoint_ratio=ratio("checkpoint", after, before),
-            memory_limit_bytes=self.memory_limit_bytes,
+            memory_limit_bytes=state.memory_limit_bytes,
             failure=SideFailure.of("candidate", failure) if failure else None,
         )
 
@@ -452,16 +453,16 @@ class Gate:
             What they would take, in words, where no time is left for all of them: fewer confirm nothing. Else
                 empty.
         """
-        trainings, estimate = self.trainings, comparison.estimate
+        trainings, baseline, estimate = self.trainings, self.state.baseline, comparison.estimate
         low, speedup = (max(estimate.low, 1.0), estimate.value) if estimate else (1.0, 1.0)
         differ = self.risk_over(incumbent, Plan()).trains_otherwise
         otherwise = self.risk_over(plan, incumbent).trains_otherwise
-        reference = incumbent if differ or otherwise else self.baseline
+        reference = incumbent if differ or otherwise else baseline
         known = {pair.baseline.seed for pair in trainings.pairs(reference, plan)}
         have, seeds = len(known), [self.seed + n for n in range(1, wanted.seeds + 1)]
         missing = [seed for seed in seeds if seed not in known][: wanted.seeds - have]
         # the metric of another training is held against the baseline's own
-        alone = [seed for seed in missing if differ and otherwise and not trainings.has(self.baseline, seed)]
+        alone = [seed for seed in missing if differ and otherwise and not trainings.has(baseline, seed)]
         pairs = max(len(missing), wanted.planned - have)
         seconds = trainings.expected_seconds * (len(alone) + pairs * (1 + 1 / low))
         if not missing or trainings.failure(plan) or self.now() + seconds > deadline:
@@ -469,7 +470,7 @@ class Gate:
         beyond = PAST if not otherwise and self.now() + (1 + PAST) * seconds <= deadline else 0.0
         try:
             for seed in alone:
-                trainings.get(self.baseline, seed, purpose=f"baseline seed {seed}")
+                trainings.get(baseline, seed, purpose=f"baseline seed {seed}")
             for seed in missing:
                 purpose = f"trial {number} seed {seed}"
                 trainings.interleaved(

@@ -19,7 +19,7 @@ from scipy.stats import t as student
 from autoopt.benchmark.target import Mode, Parts, fit, parts
 from autoopt.records import Estimate, Noise, Objective, Quality
 from autoopt.records.messages import WHOLE_RUN, TrainingRun
-from autoopt.search.accept.evidence import FEWEST_SEEDS, Pairs
+from autoopt.search.accept.evidence import FEWEST_SEEDS, Evidence, Pairs
 from autoopt.search.accept.trainings import SCATTER, SCATTER_DOF, ratio_of_pairs
 from autoopt.search.compare.statistics import student_reach
 
@@ -108,11 +108,12 @@ def seed_noise(runs: Sequence[TrainingRun], mode: Mode) -> float | None:
     return float(np.std([fitted.at(last) for fitted in fits], ddof=1))
 
 
-def with_seed_noise(noise: Noise, runs: Sequence[TrainingRun], objective: Objective) -> Noise:
-    """The noise with the seed noise of these runs of the baseline, where it has none yet."""
-    if noise.seed_noise is not None:
-        return noise
-    return noise.model_copy(update={"seed_noise": seed_noise(runs, objective.mode)})
+def with_seed_noise(evidence: Evidence) -> Noise:
+    """The noise with the seed noise of the baseline's runs, where it has none yet."""
+    if evidence.noise.seed_noise is not None:
+        return evidence.noise
+    own = seed_noise(evidence.baseline_runs, evidence.objective.mode)
+    return evidence.noise.model_copy(update={"seed_noise": own})
 
 
 def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> MetricDifference | None:
@@ -216,76 +217,73 @@ def unlearned(pairs: Pairs, objective: Objective) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class FurtherSteps:
-    """Steps to the target of the candidate over the baseline's, from seeds from which both reach it.
+def further_steps(pairs: Pairs, evidence: Evidence) -> Estimate | None:
+    """Steps to the target of the candidate over the baseline's: above 1 it takes more of them. Their scatter is that of
+    the pairs and of the baseline's seeds.
 
-    ``ratio``: above 1 it takes more of them; its scatter is that of the pairs and of the baseline's seeds.
+    None with fewer seeds than a verdict takes, without a target, or where it was not reached from each.
     """
-
-    ratio: Estimate
-
-    @staticmethod
-    def of(pairs: Pairs, baseline: Sequence[TrainingRun], objective: Objective) -> FurtherSteps | None:
-        """None with fewer seeds than a verdict takes, without a target, or where it was not reached from each."""
-        if objective.target is None:
-            return None
-        known = [(parts_to(old, objective), parts_to(new, objective)) for old, new in pairs]
-        logs = [math.log(new.steps / old.steps) for old, new in known if old and new and min(old.steps, new.steps) > 0]
-        if len(logs) < max(len(pairs), FEWEST_SEEDS):
-            return None
-        return FurtherSteps(ratio_of_pairs(logs, steps_spread(baseline, objective)))
-
-    def detectable(self, allowed: float | None = None) -> float:
-        """The ratio that would have been noticed with 80 %: surely above 1, or not surely below what is allowed."""
-        reach = math.log(self.ratio.high / self.ratio.value)
-        dof = self.ratio.n + SCATTER_DOF - 1
-        power = reach * float(student.ppf(0.8, dof)) / student_reach(dof)
-        return math.exp(reach + power) if allowed is None else max(allowed * math.exp(power - reach), 1.0)
-
-    @property
-    def text(self) -> str:
-        return self.ratio.text(".3g", " times the baseline's steps")
+    objective = evidence.objective
+    if objective.target is None:
+        return None
+    known = [(parts_to(old, objective), parts_to(new, objective)) for old, new in pairs]
+    logs = [math.log(new.steps / old.steps) for old, new in known if old and new and min(old.steps, new.steps) > 0]
+    if len(logs) < max(len(pairs), FEWEST_SEEDS):
+        return None
+    return ratio_of_pairs(logs, steps_spread(evidence))
 
 
-def steps_spread(runs: Sequence[TrainingRun], objective: Objective) -> float:
+def detectable_steps(further: Estimate, allowed: float | None = None) -> float:
+    """The ratio that would have been noticed with 80 %: surely above 1, or not surely below what is allowed."""
+    reach, dof = math.log(further.high / further.value), further.n + SCATTER_DOF - 1
+    power = reach * float(student.ppf(0.8, dof)) / student_reach(dof)
+    return math.exp(reach + power) if allowed is None else max(allowed * math.exp(power - reach), 1.0)
+
+
+def _steps_text(further: Estimate) -> str:
+    return further.text(".3g", " times the baseline's steps")
+
+
+def steps_spread(evidence: Evidence) -> float:
     """Standard deviation of the log ratio of two trainings' steps to the target, of the baseline's own seeds."""
-    reached = [found.steps for run in runs if (found := parts_to(run, objective)) is not None and found.steps > 0]
+    runs = (parts_to(run, evidence.objective) for run in evidence.baseline_runs)
+    reached = [found.steps for found in runs if found is not None and found.steps > 0]
     own = float(np.std(np.log(reached), ddof=1)) if len(reached) > 1 else 0.0
     return max(math.sqrt(2) * own, SCATTER)
 
 
-def trained_quality(quality: Quality, further: FurtherSteps | None, allowed: float) -> Quality:
+def trained_quality(quality: Quality, further: Estimate | None, allowed: float) -> Quality:
     """The quality of a metric that is too noisy to show a loss, by the further steps to the target, which are charged.
 
     ``allowed``: the ratio of steps that the speedup of a step pays for: the upper bound has to lie under it.
     """
     if quality.passed is not None or further is None:
         return quality
-    text = f"the target is reached from each of {further.ratio.n} seeds in {further.text}"
-    if further.ratio.high >= allowed:
+    text = f"the target is reached from each of {further.n} seeds in {_steps_text(further)}"
+    if further.high >= allowed:
         detail = f"{quality.detail}; {text}, where the speedup pays for {allowed:.3g}"
         return quality.model_copy(update={"detail": detail})
-    missed = f"{further.detectable(allowed):.3g} times the steps"
+    missed = f"{detectable_steps(further, allowed):.3g} times the steps"
     found = {
-        "rests_on": f"steps to the target, from {_seeds(further.ratio.n)}",
+        "rests_on": f"steps to the target, from {_seeds(further.n)}",
         "would_miss": f"less than {missed}, and losses of the metric that take no further steps to the target",
         "detail": f"{text}, where the speedup pays for {allowed:.3g}; {missed} would have been refused with 80 %",
     }
-    passed = {"level": "trained", "passed": True, "step_penalty": further.ratio, "seeds_wanted": None}
+    passed = {"level": "trained", "passed": True, "step_penalty": further, "seeds_wanted": None}
     return quality.model_copy(update={**passed, **found})
 
 
-def arrived(pairs: Pairs, baseline: Sequence[TrainingRun], objective: Objective) -> Quality:
+def arrived(evidence: Evidence) -> Quality:
     """``trained`` where the plan came to the target from every seed, in its own steps; ``undecided`` where it did not.
     Metrics are those at the end of each side's own training, which the target ends."""
+    pairs, objective = evidence.paired(), evidence.objective
     there = sum(parts_to(new, objective) is not None for _, new in pairs)
     before, after = (mean_best([pair[side] for pair in pairs], objective) for side in (0, 1))
-    further = FurtherSteps.of(pairs, baseline, objective)
+    further = further_steps(pairs, evidence)
     reached = f"{objective.metric} {objective.target:g} reached from {there} of {len(pairs)} seeds, in its own steps"
     reached += f" ({after:.4g} at their ends, where the baseline has {before:.4g})" if after and before else ""
-    reached += f"; {further.text}" if further is not None else ""
-    missed = f"less than {further.detectable():.3g} times the steps, and " if further is not None else ""
+    reached += f"; {_steps_text(further)}" if further is not None else ""
+    missed = f"less than {detectable_steps(further):.3g} times the steps, and " if further is not None else ""
     passed = True if there == len(pairs) else None
     return Quality(
         method="metric",

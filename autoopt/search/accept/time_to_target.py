@@ -79,7 +79,7 @@ class TrainedRatio:
         return as_estimate(self._level, self.bounds(ALPHA), 1 - ALPHA)
 
 
-def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> TrainedRatio | None:
+def trained_ratio(comparison: Comparison, evidence: Evidence) -> TrainedRatio | None:
     """From the seconds that each side needed, seed by seed; None with fewer than two seeds where both arrived.
 
     Trainings alternately have seconds of their own. Where there were none, the steps that each side needed are taken at
@@ -87,26 +87,24 @@ def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objecti
     baseline reached stands for a longer plan: steps are then scaled to the planned run, whose fixed cost is paid once.
     """
     interleaved = [(pair.baseline, pair.best) for pair in evidence.interleaved_pairs if pair.interleaved]
-    measured = _log_ratios(interleaved, (None, None), evidence, objective)
+    measured = _log_ratios(interleaved, (None, None), evidence)
     if len(measured) >= 2:
         return TrainedRatio(measured, 0.0)
     times = step_times(comparison)
     if times is None or comparison.estimate is None:
         return None
-    modelled = _log_ratios(evidence.paired_with_incumbent(), times, evidence, objective)
+    modelled = _log_ratios(evidence.paired_with_incumbent(), times, evidence)
     reach = math.log(comparison.estimate.high / comparison.estimate.low) / 2
     return TrainedRatio(modelled, reach) if len(modelled) >= 2 else None
 
 
-def _log_ratios(
-    pairs: Pairs, step_seconds: tuple[float | None, float | None], evidence: Evidence, objective: Objective
-) -> tuple[float, ...]:
+def _log_ratios(pairs: Pairs, step_seconds: tuple[float | None, float | None], evidence: Evidence) -> tuple[float, ...]:
     """Log speedup to the target of each seed where both arrived, with these seconds of a step if given."""
     ratios = []
     for old, new in pairs:
-        left, right = (_parts(run, objective, evidence, step_seconds[n]) for n, run in enumerate((old, new)))
+        left, right = (_parts(run, evidence, step_seconds[n]) for n, run in enumerate((old, new)))
         if left and right:
-            stretch = _stretch(left, evidence, objective)
+            stretch = _stretch(left, evidence)
             before, after = left.planned(left.steps * stretch), right.planned(right.steps * stretch)
             ratios.append(math.log(before.seconds / after.seconds))
     return tuple(ratios)
@@ -125,9 +123,7 @@ class SameSteps:
     planned_steps: int | None
 
 
-def same_steps(
-    comparison: Comparison, evidence: Evidence, objective: Objective, *, planned: bool = True
-) -> SameSteps | None:
+def same_steps(comparison: Comparison, evidence: Evidence, *, planned: bool = True) -> SameSteps | None:
     """Where both take the same steps by their class: what the candidate pays once, and each step faster.
 
     None where nothing says how long a run is: neither a run that reached the target nor a planned length. ``planned``:
@@ -137,9 +133,9 @@ def same_steps(
     if times is None:
         return None
     runs = evidence.incumbent_runs or evidence.baseline_runs
-    reached = [p for run in runs if (p := parts_to(run, objective, times[0])) is not None]
+    reached = [p for run in runs if (p := parts_to(run, evidence.objective, times[0])) is not None]
     if reached:
-        stretch = _stretch(reached[0], evidence, objective) if planned else 1.0
+        stretch = _stretch(reached[0], evidence) if planned else 1.0
         one = reached[0].planned(reached[0].steps * stretch)
         over = evidence.planned_steps if stretch > 1.0 else None
     elif evidence.planned_steps:
@@ -197,12 +193,11 @@ def _between(one: Parts, evidence: Evidence, side: Side) -> Parts:
     known: dict[str, Any] = {
         "steps_per_epoch": run.steps_per_epoch,
         "epoch_seconds": _epoch(side, run.steps_per_epoch),
-        "checkpoint_seconds": (run.checkpoint_seconds or 0.0) * evidence.checkpoint_of_incumbent,
+        "checkpoint_seconds": run.checkpoint_seconds or 0.0,
         "checkpoint_every": run.checkpoint_every,
     }
     if one.evaluate_every is None:
-        seconds = (run.evaluation_seconds or 0.0) * evidence.evaluation_of_incumbent
-        known |= {"evaluation_seconds": seconds, "evaluate_every": run.evaluate_every}
+        known |= {"evaluation_seconds": run.evaluation_seconds or 0.0, "evaluate_every": run.evaluate_every}
     else:  # their evaluations hold the checkpoints, which come between steps as they do
         known |= {"checkpoint_every": None}
     return replace(one, **known)
@@ -215,13 +210,13 @@ def _epoch(side: Side, steps_per_epoch: int | None) -> float:
     return max(side.startup.epoch_seconds - side.stage_seconds.get("epoch", 0.0) * steps_per_epoch, 0.0)
 
 
-def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> Estimate | None:
+def same_steps_ratio(comparison: Comparison, evidence: Evidence) -> Estimate | None:
     """The ratio of :func:`same_steps` over the planned run; None where that says nothing."""
-    found = same_steps(comparison, evidence, objective)
+    found = same_steps(comparison, evidence)
     return found.ratio if found is not None else None
 
 
-def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objective) -> Comparison:
+def by_whole_run(comparison: Comparison, evidence: Evidence) -> Comparison:
     """The comparison, accepted where the whole run is faster for certain though its steps are not: what shortens
     evaluations or the starts of epochs, which blocks of steps do not hold.
 
@@ -231,7 +226,7 @@ def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objectiv
     """
     if comparison.decision not in (Decision.REJECT, Decision.INCONCLUSIVE, Decision.HARMFUL):
         return comparison
-    found = same_steps(comparison, evidence, objective)
+    found = same_steps(comparison, evidence)
     if found is None or comparison.estimate is None:
         return comparison
     before, after = found.before, found.after
@@ -244,7 +239,7 @@ def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objectiv
         evaluation_seconds=max(after.evaluation_seconds, 0.0 if measured else before.evaluation_seconds),
     )
     ratio = time_ratio(before, after, comparison.estimate)
-    if ratio.low < 1 + objective.min_gain:
+    if ratio.low < 1 + evidence.objective.min_gain:
         return comparison
     of_steps = before.steps * before.step_seconds - after.steps * after.step_seconds
     if before.seconds - after.seconds <= of_steps:
@@ -254,8 +249,8 @@ def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objectiv
     return comparison.model_copy(update={"decision": Decision.ACCEPT, "reason": reason})
 
 
-def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:
-    if objective.users_target is not None or not evidence.planned_steps:
+def _stretch(reached: Parts, evidence: Evidence) -> float:
+    if evidence.objective.users_target is not None or not evidence.planned_steps:
         return 1.0
     return max(evidence.planned_steps / max(reached.steps, 1.0), 1.0)
 
@@ -272,11 +267,13 @@ class Trained:
     ``kind``: what that end is; ``target_missed``: no training of either side reached the target; ``time_sliced``: they
     are whole runs that took turns. ``fresh``: of each, whether no other was from the same seed. ``evaluation``: of the
     steps to the target (log), those to one evaluation more: by chance a side is there so much earlier or later.
-    ``length``: of the ratio, what that does where both sides are there at once.
+    ``length``: of the ratio, what that does where both sides are there at once. ``process_sd``: see
+    :func:`~autoopt.search.accept.trainings.ratio_of_pairs`.
     """
 
     kind: HeadlineKind
     timed: tuple[Timed, ...]
+    process_sd: float | None
     target_missed: bool = False
     time_sliced: bool = False
     fresh: tuple[bool, ...] = ()
@@ -284,9 +281,7 @@ class Trained:
     length: float = 0.0
 
     @staticmethod
-    def of(
-        pairs: Sequence[TrainedPair], evidence: Evidence, objective: Objective, quality: Quality | None
-    ) -> Trained | None:
+    def of(pairs: Sequence[TrainedPair], evidence: Evidence, quality: Quality | None) -> Trained | None:
         """None where no pair can be compared.
 
         Args:
@@ -294,17 +289,17 @@ class Trained:
             quality: of the plan's training. Of ``identical`` ones the steps are set equal: they are the same, and met
                 the target at another evaluation by chance alone. Over equal steps those that rounding costs are added.
         """
+        objective, process_sd = evidence.objective, evidence.noise.process_sd
         time_sliced = bool(pairs) and all(pair.time_sliced for pair in pairs)
         whole_runs = bool(pairs) and all(pair.whole for pair in pairs)
         if objective.target is None or (whole_runs and objective.users_target is None):
             otherwise = evidence.risk.trains_otherwise
             alike = [pair for pair in pairs if not otherwise or pair.baseline.steps == pair.best.steps]
             whole = tuple(
-                (old, new.planned(price_of(quality) * new.steps))
-                for old, new in _over_equal_steps(alike, objective, evidence)
+                (old, new.planned(price_of(quality) * new.steps)) for old, new in _over_equal_steps(alike, evidence)
             )
-            return Trained("same_steps", whole, time_sliced=time_sliced) if whole else None
-        reached = _of_both(pairs, objective, evidence)
+            return Trained("same_steps", whole, process_sd, time_sliced=time_sliced) if whole else None
+        reached = _of_both(pairs, evidence)
         there = [(pair, old, new) for pair, (old, new) in zip(pairs, reached, strict=True) if old and new]
         both = [(old, new) for _, old, new in there]
         if both:
@@ -315,10 +310,10 @@ class Trained:
                 mean = [(old.steps + new.steps) / 2 for old, new in both]
                 both = [(old.planned(steps), new.planned(steps)) for (old, new), steps in zip(both, mean, strict=True)]
             length = length_scatter([pair for pair, _, _ in there], evidence.run) if whole_runs else 0.0
-            return Trained("to_target", tuple(both), False, time_sliced, fresh, evaluation, length)
-        short = _over_equal_steps(pairs, objective, evidence)
+            return Trained("to_target", tuple(both), process_sd, False, time_sliced, fresh, evaluation, length)
+        short = _over_equal_steps(pairs, evidence)
         missed = all(old is None and new is None for old, new in reached)
-        return Trained("per_step", short, target_missed=missed) if short else None
+        return Trained("per_step", short, process_sd, target_missed=missed) if short else None
 
     def over(self, steps: int, quality: Quality | None, comparison: Comparison, evidence: Evidence) -> Trained:
         """The same over the steps of the planned run, with what the trainings did not come to: of that the fixed cost
@@ -329,29 +324,34 @@ class Trained:
             before = _beyond(old, _between(old, evidence, comparison.incumbent))
             whole = _other(_between(new, evidence, comparison.incumbent), comparison, evidence)
             timed.append((before.planned(steps), _beyond(new, whole).planned(more)))
-        return Trained("same_steps", tuple(timed), time_sliced=self.time_sliced)
+        return Trained("same_steps", tuple(timed), self.process_sd, time_sliced=self.time_sliced)
 
-    def ratio(self, process_sd: float | None) -> Estimate:
+    def _of_pairs(self, logs: list[float], length: float = 0.0) -> Estimate:
+        return ratio_of_pairs(logs, self.process_sd, time_sliced=self.time_sliced, length=length)
+
+    @property
+    def ratio(self) -> Estimate:
         """Of whole trainings; with one pair the interval is the guess of their scatter alone. Where the sides took
         other steps, these were a matter of chance as well, which further runs from the same seed do not lessen."""
         logs = [log(old.seconds / new.seconds) for old, new in self.timed]
         if self.kind != "to_target" or all(old.steps == new.steps for old, new in self.timed):
-            return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced, length=self.length)
-        value, speed, steps = exp(fmean(logs)), self.step_ratio(process_sd), self.steps_ratio(process_sd)
+            return self._of_pairs(logs, self.length)
+        value, speed, steps = exp(fmean(logs)), self.step_ratio, self.steps_ratio
         low = hypot(log(speed.value / speed.low), log(steps.value / steps.low))
         high = hypot(log(speed.high / speed.value), log(steps.high / steps.value))
         return Estimate(value=value, low=value * exp(-low), high=value * exp(high), n=len(logs))
 
-    def step_ratio(self, process_sd: float | None) -> Estimate:
+    @property
+    def step_ratio(self) -> Estimate:
         """Of the seconds of a step."""
-        logs = [log(old.seconds / old.steps * new.steps / new.seconds) for old, new in self.timed]
-        return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced)
+        return self._of_pairs([log(old.seconds / old.steps * new.steps / new.seconds) for old, new in self.timed])
 
-    def steps_ratio(self, process_sd: float | None) -> Estimate:
+    @property
+    def steps_ratio(self) -> Estimate:
         """Of the steps that each side took."""
         logs = [log(old.steps / new.steps) for old, new in self.timed]
         if self.kind != "to_target":
-            return ratio_of_pairs(logs, process_sd, time_sliced=self.time_sliced)
+            return self._of_pairs(logs)
         return ratio_of_pairs([each for each, fresh in zip(logs, self.fresh, strict=True) if fresh], self.evaluation)
 
     def blocks(self, comparison: Comparison) -> Estimate | None:
@@ -365,11 +365,7 @@ class Trained:
         return Estimate(value=value, low=low, high=high, n=steps.n, confidence=steps.confidence)
 
     def headline(
-        self,
-        pairs: Sequence[TrainedPair],
-        comparison: Comparison,
-        process_sd: float | None,
-        source: HeadlineSource = "trained",
+        self, pairs: Sequence[TrainedPair], comparison: Comparison, source: HeadlineSource = "trained"
     ) -> Headline:
         """One record of these trainings, of all ``pairs`` that were trained, held against blocks of steps; ``modelled``
         over the planned run, which is of another length than was trained."""
@@ -379,15 +375,15 @@ class Trained:
         if self.kind == "per_step":
             seconds, steps = [took / count for took, count in zip(seconds, steps, strict=True)], [1.0, 1.0]
         whole = all(pair.whole for pair in pairs)  # of which the steps' seconds are not known apart from the rest
-        ratio, blocks = self.ratio(process_sd), None if whole else self.blocks(comparison)
+        ratio, blocks = self.ratio, None if whole else self.blocks(comparison)
         return Headline(
             kind=self.kind,
             value=seconds[0] / seconds[1],
             low=ratio.low if n > 1 else None,
             high=ratio.high if n > 1 else None,
             n=n,
-            step_ratio=_point_or(self.step_ratio(process_sd)),
-            steps_ratio=None if equal else _point_or(self.steps_ratio(process_sd)),
+            step_ratio=_point_or(self.step_ratio),
+            steps_ratio=None if equal else _point_or(self.steps_ratio),
             baseline_seconds=seconds[0],
             best_seconds=seconds[1],
             source=source,
@@ -404,36 +400,29 @@ class Trained:
 
 
 def headline_of(
-    pairs: Sequence[TrainedPair],
-    comparison: Comparison,
-    evidence: Evidence,
-    objective: Objective,
-    quality: Quality | None,
-    process_sd: float | None,
+    pairs: Sequence[TrainedPair], comparison: Comparison, evidence: Evidence, quality: Quality | None
 ) -> Headline | None:
     """The headline: of the trainings where there are any, else modelled; None where nothing was measured.
 
     Trainings that were cut short of the planned run stand for it: of that their start is another share, and it has
     evaluations that they did not come to. It is put together from the trainings' own parts, and called modelled. So is
     it where what is paid once does not pay on the way to a target that a short baseline set. ``quality``: see
-    :meth:`Trained.of`; ``process_sd``: see :func:`autoopt.search.accept.trainings.ratio_of_pairs`.
+    :meth:`Trained.of`.
     """
-    trained = Trained.of(pairs, evidence, objective, quality)
+    trained = Trained.of(pairs, evidence, quality)
     if trained is None:
-        return _modelled(comparison, evidence, objective, quality)
-    found, steps = trained.headline(pairs, comparison, process_sd), evidence.planned_steps
-    stands_for_more = objective.users_target is None and not evidence.risk.trains_otherwise and not found.whole
+        return _modelled(comparison, evidence, quality)
+    found, steps = trained.headline(pairs, comparison), evidence.planned_steps
+    stands_for_more = evidence.objective.users_target is None and not evidence.risk.trains_otherwise and not found.whole
     if stands_for_more and steps is not None and steps > (found.baseline_steps or 0.0):
         run = trained.over(steps, quality, comparison, evidence)
-        planned = run.headline(pairs, comparison, process_sd, "modelled")
+        planned = run.headline(pairs, comparison, "modelled")
         if found.kind == "same_steps" or found.value <= 1.0 < planned.value:
             return planned
     return found
 
 
-def _modelled(
-    comparison: Comparison, evidence: Evidence, objective: Objective, quality: Quality | None
-) -> Headline | None:
+def _modelled(comparison: Comparison, evidence: Evidence, quality: Quality | None) -> Headline | None:
     """From blocks of steps and what each side pays once; of a step alone where no length of a run is known. A run is
     taken to the target that was trained to, and over the planned run where that alone pays for the start."""
     times, speed, net = step_times(comparison), comparison.estimate, less_penalty(comparison, quality)
@@ -441,9 +430,9 @@ def _modelled(
         return None
     found = None
     if not evidence.risk.trains_otherwise:
-        found = same_steps(net, evidence, objective, planned=False)
+        found = same_steps(net, evidence, planned=False)
         if found is None or found.ratio.low <= 1.0:
-            found = same_steps(net, evidence, objective)
+            found = same_steps(net, evidence)
     if found is None:
         kind: HeadlineKind = "per_step"
         ratio, seconds, steps, planned = speed, times[0], 1.0, False
@@ -451,7 +440,7 @@ def _modelled(
         identical = quality is not None and quality.level == "identical"
         ratio, seconds, steps = found.ratio, found.before.seconds, found.before.steps
         planned = bool(found.planned_steps)
-        kind = "to_target" if objective.has_target and identical and not planned else "same_steps"
+        kind = "to_target" if evidence.objective.has_target and identical and not planned else "same_steps"
     price = price_of(quality) if kind == "same_steps" else 1.0
     return Headline(
         kind=kind,
@@ -503,24 +492,21 @@ def detail_of(pairs: Sequence[TrainedPair], objective: Objective, trained: Train
     return f"trained to {far} from start to end, baseline to final plan by seed: {seen}"
 
 
-def _over_equal_steps(pairs: Sequence[TrainedPair], objective: Objective, evidence: Evidence) -> tuple[Timed, ...]:
+def _over_equal_steps(pairs: Sequence[TrainedPair], evidence: Evidence) -> tuple[Timed, ...]:
     """Parts of both sides over as many steps as the shorter training of each pair has."""
-    known = _of_both(pairs, objective.model_copy(update={"target": None}), evidence)
+    endless = evidence.objective.model_copy(update={"target": None})
+    known = _of_both(pairs, evidence.model_copy(update={"objective": endless}))
     both = [(old, new, min(old.steps, new.steps)) for old, new in known if old is not None and new is not None]
     return tuple((old.planned(steps), new.planned(steps)) for old, new, steps in both)
 
 
-def _of_both(
-    pairs: Sequence[TrainedPair], objective: Objective, evidence: Evidence
-) -> list[tuple[Parts | None, Parts | None]]:
-    return [(_parts(pair.baseline, objective, evidence), _parts(pair.best, objective, evidence)) for pair in pairs]
+def _of_both(pairs: Sequence[TrainedPair], evidence: Evidence) -> list[tuple[Parts | None, Parts | None]]:
+    return [(_parts(pair.baseline, evidence), _parts(pair.best, evidence)) for pair in pairs]
 
 
-def _parts(
-    run: TrainingRun, objective: Objective, evidence: Evidence, step_seconds: float | None = None
-) -> Parts | None:
+def _parts(run: TrainingRun, evidence: Evidence, step_seconds: float | None = None) -> Parts | None:
     """The parts of a run to the target, with what a script imports: a trial's process begins with that at hand."""
-    found = parts_to(run, objective, step_seconds)
+    found = parts_to(run, evidence.objective, step_seconds)
     return found if found is None or run.stopped == WHOLE_RUN else _with_imports(found, evidence)
 
 

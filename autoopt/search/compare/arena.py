@@ -108,11 +108,6 @@ class Arena:
         for seat in self.seats:  # what an earlier arena left of its process
             seat.arm, seat.startup, seat.blocks = None, None, 0
 
-    @property
-    def freezing(self) -> bool:
-        """Whether all of its processes can be stopped and go on."""
-        return all(seat.arm.can_freeze for seat in self.seats if seat.arm is not None)
-
     def drawn(self) -> list[Seat]:
         """The seats in an order drawn at random, the first of them first where its process serves all or is alive."""
         order = [self.seats[place] for place in self._rng.permutation(len(self.seats))]
@@ -143,8 +138,7 @@ class Arena:
         seat.arm = arm
         arm.ready()
         startup = arm.warm_up(warm_up_seconds)
-        if arm.can_freeze:
-            arm.freeze()
+        arm.freeze()
         return LiveArm(arm, startup, {})
 
     def order(self, others: Sequence[Seat]) -> list[Seat]:
@@ -176,8 +170,7 @@ class Arena:
         with self._blaming(seat):
             if self._running is not seat.arm:
                 self._rest()
-                if seat.arm.can_freeze:
-                    seat.arm.thaw()
+                seat.arm.thaw()
                 self._running = seat.arm
             start, (seconds, steps, ramp) = self._clock(), block_length(self._rule, seat.side.step_seconds)
             cycle = seat.cycle * ceil(max(each.cycle for each in self.seats) / seat.cycle)
@@ -195,7 +188,7 @@ class Arena:
     def _rest(self) -> None:
         """Freezes the process that trains."""
         running, self._running = self._running, None
-        if running is not None and running.can_freeze:
+        if running is not None:
             with suppress(TrialFailed):  # one that has just ended says so by the call that failed
                 running.freeze()
 
@@ -270,7 +263,6 @@ def block_length(rule: Rule, step_seconds: float | None) -> tuple[float, int, fl
 
 def end(arm: TrialArm) -> None:
     """Ends a process that may be frozen."""
-    if arm.can_freeze:
-        with suppress(TrialFailed):
-            arm.thaw()  # a stopped process cannot tidy up
+    with suppress(TrialFailed):
+        arm.thaw()  # a stopped process cannot tidy up
     arm.close()

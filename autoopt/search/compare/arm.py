@@ -50,11 +50,6 @@ class TrialArm:
         self._step_seconds = 1.0
         self._settled: set[str] = set()
 
-    @property
-    def can_freeze(self) -> bool:
-        """Whether this platform can stop a whole process tree and let it go on (SIGSTOP, SIGCONT)."""
-        return bool(getattr(self._process, "can_freeze", True))
-
     def ready(self) -> Ready:
         """Waits until the workload is built and set up."""
         return Ready.model_validate(self._process.call("autoopt.benchmark.tasks:ready", timeout=self._ready_seconds))

@@ -63,7 +63,7 @@ class Rule(Record):
     until_error: float | None = None
 
 
-Mode = Literal["interleaved", "unfrozen", "alternating", "switched"]
+Mode = Literal["interleaved", "alternating", "switched"]
 """How the two sides of a comparison take turns."""
 
 
@@ -232,13 +232,13 @@ class SideStatistics:
 class PairOfProcesses(Record):
     """One pair of processes. ``log_ratio``: of total work over total seconds, candidate over incumbent.
 
-    ``block_log_ratios``: the same of each round that counts; ``block_sd``: their scatter; ``disturbed``: rounds left
-    out, since other programs used the processor.
+    ``rounds``: those that count; ``block_sd``: how the same ratio of each scatters; ``disturbed``: rounds left out,
+    since other programs used the processor.
     """
 
     log_ratio: float
     standard_error: float
-    block_log_ratios: tuple[float, ...]
+    rounds: int
     block_sd: float | None = None
     disturbed: int = 0
     startup_seconds: float = 0.0
@@ -270,9 +270,8 @@ class Comparison(Record):
 
     ``estimate`` holds at all times with its confidence, however often it was screened. ``rows``: the blocks that it is
     made of, apart from those of earlier pairs. ``seconds`` is wall-clock. ``mode``: ``interleaved`` with the idle side
-    frozen, ``unfrozen`` where the platform cannot freeze, ``alternating`` where both do not fit in memory at once,
-    ``switched`` where one process takes on both plans one after the other. ``e_value``: evidence of a speedup above
-    ``rule.min_gain``; at ``1 / alpha`` it is accepted.
+    frozen, ``alternating`` where both do not fit in memory at once, ``switched`` where one process takes on both plans
+    one after the other. ``e_value``: evidence of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is accepted.
     """
 
     decision: Decision

@@ -62,7 +62,7 @@ class Several(Record):
 
 
 class _NoRoomError(Exception):
-    """They do not fit into memory together, or this platform cannot freeze."""
+    """They do not fit into memory together."""
 
 
 def within(noise: Noise) -> Noise:
@@ -214,10 +214,6 @@ class Contest:
         for seat in arena.drawn():
             if any(each.waits for each in waiting) and (not isinstance(seat, _Rival) or seat.waits):
                 self._guarded(arena, seat, partial(arena.open, seat, most))
-        if len(self.rivals) > 1 and not arena.freezing:
-            raise _NoRoomError
-        if not arena.freezing and self._mode == INTERLEAVED:
-            self._mode = "unfrozen"
         for rival in waiting:
             if rival.waits and self._shared.startup is not None and rival.startup is not None:
                 incumbent, candidate = self._in_order(self._shared.startup, rival.startup)

@@ -18,7 +18,7 @@ from autoopt.records import Estimate, Noise
 from autoopt.search.compare.comparison import Decision, PairOfProcesses, Rule
 from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, Level, TwoLevel, known_radius
 
-ALPHA = 0.05
+ALPHA = Rule().alpha
 """The chance of an error in the whole run."""
 
 _MOST_BLOCKS = 40

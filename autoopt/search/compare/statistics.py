@@ -187,11 +187,10 @@ class Rounds:
         level, counted = self.level(expected_sd), self.counted()
         if level is None:
             return None
-        sides = [work / seconds for work, seconds in work_of(counted)]
         return PairOfProcesses(
             log_ratio=level.value,
             standard_error=level.error,
-            block_log_ratios=tuple(float(ratio) for ratio in np.log(sides[1] / sides[0])),
+            rounds=len(counted),
             block_sd=level.sd,
             disturbed=len(self.paired) - self.since - len(counted),
             startup_seconds=startup_seconds,
