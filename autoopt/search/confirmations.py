@@ -216,12 +216,13 @@ class Suspects:
         return max(drawn_otherwise(self.context, changes) or changes, key=key)
 
     def without_likeliest(self, candidate: Candidate) -> Candidate | None:
-        """A combined candidate less the likeliest reason of another training; None where nothing new is left."""
+        """A combined candidate less the likeliest reason of another training, and less what only serves that; None where
+        nothing new is left."""
         if not candidate.combined:
             return None
         out = self.likeliest(candidate.changes)
-        rest = tuple(change for change in candidate.changes if change != out)
         parts = {name: part for name, part in candidate.parts.items() if out.strategy not in (name, part[0])}
+        rest = tuple(change for change in candidate.changes if change.strategy in parts)
         return combined_of(self.context, rest, parts)
 
 
