@@ -22,9 +22,9 @@ def test_it_is_measured_compiled(start_script: StartScript, way: str) -> None:
     compiled = own_setup(sites).compile
     assert compiled is not None
     assert (compiled.mode, compiled.dynamic) == (None, None if way else False)
-    assert process.call("tests.script.compiled_tasks:compiled_runs", timeout=60.0) == {"runs": 2, "tried": None}
+    assert process.call("tests.script.in_process:compiled_runs", timeout=60.0) == {"runs": 2, "tried": None}
     known = start_script("compiles.py", *way.split(), sites=sites)
-    assert known.call("tests.script.compiled_tasks:compiled_runs", timeout=60.0)["runs"] == 2
+    assert known.call("tests.script.in_process:compiled_runs", timeout=60.0)["runs"] == 2
 
 
 def test_another_script_is_not(start_script: StartScript) -> None:

@@ -204,7 +204,7 @@ def test_a_copy_of_the_model_computes_with_its_own_weights(start_script: StartSc
     if "lightning" in script:
         pytest.importorskip("lightning")
     with start_script(script, sites=start_script.watch(script)) as process:
-        found = process.call("tests.script.conftest:copy_without_weights", timeout=60.0)
+        found = process.call("tests.script.in_process:copy_without_weights", timeout=60.0)
     assert found["copy"] == 0.0 != found["model"]
 
 
