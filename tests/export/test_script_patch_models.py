@@ -9,11 +9,9 @@ import pytest
 
 from autoopt.export.script_patch.source import entry_of
 from autoopt.records import Change, Place, ScriptPatch, Site, Sites
-from scripted import BF16, COMPILE, FP16, changed_lines, patched, put, seen
+from scripted import BF16, COMPILE, FP16, FUSED, LAYOUT, changed_lines, patched, put, seen
 
-LAYOUT = Change(strategy="channels_last", setting={})
 LAST = ".to(memory_format=torch.channels_last)\n"
-FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
 
 GAN = """\
 import torch

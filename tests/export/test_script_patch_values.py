@@ -18,13 +18,12 @@ import pytest
 
 from autoopt.export.applying import apply_diff
 from autoopt.records import Change, ScriptPatch, Site, SiteKind, Sites
-from scripted import BF16, SEEN, changed_lines, places, put, sites_of
+from scripted import BF16, FUSED, SEEN, changed_lines, places, put, sites_of
 
 WORKERS = Change(strategy="workers", setting={"num_workers": 2})
 PERSISTENT = Change(strategy="workers", setting={"num_workers": 2, "persistent_workers": True})
 NO_WORKERS = Change(strategy="workers", setting={"num_workers": 0})
 PINNED = Change(strategy="pin_memory", setting={"pin_memory": True, "non_blocking": False})
-FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
 LARGER = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 1.0, "warmup_steps": 0})
 
 WIDE = "# a line of a script whose lines are long: " + 120 * "-"

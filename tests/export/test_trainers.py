@@ -18,18 +18,16 @@ from autoopt.export.targets import snippets, trainer_code
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
 from modules import module_of, run_python
+from scripted import BF16, FUSED, LAYOUT, THREADS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KEPT = Change(strategy="prepared_samples", setting={"form": "samples", "where": "memory"})
 INDEXED = Change(strategy="prepared_samples", setting={"form": "batches", "where": "dataset", "index": "list"})
-LAYOUT = Change(strategy="channels_last", setting={})
-BF16 = Change(strategy="amp", setting={"dtype": "bfloat16"})
-THREADS = Change(strategy="threads", setting={"threads": 1})
 CHANGES = (
     KEPT,  # its own helpers are copied as well
     Change(strategy="workers", setting={"num_workers": 1, "persistent_workers": True}),
     LAYOUT,
-    Change(strategy="fused_optimizer", setting={"implementation": "fused"}),
+    FUSED,
     BF16,
     Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 2.0, "warmup_steps": 5}),
     THREADS,

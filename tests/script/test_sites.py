@@ -10,15 +10,13 @@ import pytest
 from autoopt.benchmark.affinity import AT_START
 from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan, Site, SiteKind, Sites
+from autoopt.records import Plan, Site, SiteKind, Sites
 from autoopt.script.applicable import advice_of
 from autoopt.script.metric import name_of
 from autoopt.script.torch_hooks import Passes, anchor_of, period_of
-from scripted import BF16, REGISTRY
+from scripted import BF16, FUSED, LAYOUT, REGISTRY
 from tests.script.conftest import SCRIPTS, StartScript, block_of, edited, facts_of, plan_of, sites_of
 
-FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
-LAYOUT = Change(strategy="channels_last", setting={})
 WORKERS = plan_of("workers", num_workers=1, prefetch_factor=2)
 
 
