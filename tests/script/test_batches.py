@@ -233,12 +233,36 @@ def test_seeds_that_were_known_before_draw_what_was_not() -> None:
     assert all(a != b for a, b in zip(found[1], found[2], strict=True)), "and so is another trial"
 
 
-@pytest.mark.parametrize("command", [("alike.py",), ("alike.py", "own")])
+ALIKE = """\
+class Rows(torch.utils.data.Dataset):
+    read = 0
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        Rows.read += 1
+        return inputs[index], index % 2
+
+
+data = Rows(32)
+"""
+
+
+@pytest.mark.parametrize("own", ["", ", collate_fn=lambda batch: torch.utils.data.default_collate(batch)"])
 def test_an_evaluation_reads_samples_of_the_training_s_class_as_a_patch_has_it(
-    start_script: StartScript, tmp_path: Path, command: tuple[str, ...]
+    start_script: StartScript, folder: Path, tmp_path: Path, own: str
 ) -> None:
-    sites = start_script.watch(*command, steps=12)
-    process = start_script(*command, sites=sites, plan=plan_of("prepared_samples", form="samples", where="memory"))
+    """Also where it makes its batches itself."""
+    data = ("data = TensorDataset(inputs, (inputs.sum(1) > 0).long())\n", ALIKE)
+    valid = ("DataLoader(data, batch_size=64)", f"DataLoader(Rows(16), batch_size=8{own})")
+    edited(folder, "plain.py", data, valid, ("{correct / len(data):.4f}", "{correct / 16:.4f} read {Rows.read}"))
+    sites = start_script.watch("plain.py", "100000", steps=12)
+    keep = plan_of("prepared_samples", form="samples", where="memory")
+    process = start_script("plain.py", "100000", sites=sites, plan=keep)
     process.call("autoopt.benchmark.tasks:evaluations", timeout=60.0, count=3, seconds=60.0, stage="evaluate")
     read = re.findall(r"read (\d+)", (tmp_path / "script.log").read_text())
     assert read[-1] == read[-2] == str(32 + 16)
