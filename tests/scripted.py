@@ -16,6 +16,8 @@ WORKERS = Change(strategy="workers", setting={"num_workers": 2, "persistent_work
 THREADS = Change(strategy="threads", setting={"threads": 1})
 BF16 = Change(strategy="amp", setting={"dtype": "bfloat16"})
 FP16 = Change(strategy="amp", setting={"dtype": "float16", "loss_scaling": True})
+FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
+LAYOUT = Change(strategy="channels_last", setting={})
 COMPILE = Change(strategy="compile", setting={"mode": "default", "dynamic": None, "regional": False})
 
 PLAIN = '''\

@@ -68,14 +68,6 @@ def test_all_brings_every_extra_but_those_for_development(project: dict[str, Any
     assert Requirement(everything).extras == set(extras) - {"all", "dev", "docs", "mutation", "release"}
 
 
-def test_every_dependency_says_why(project: dict[str, Any]) -> None:
-    lines = _read("pyproject.toml").splitlines()
-    for text in _requirements(project, *project["optional-dependencies"]):
-        where = [line for line in lines if f'"{text}"' in line]
-        assert where, text
-        assert all(re.search(r"#\s*\S+", line) for line in where), f"{text} has no comment that says why it is there"
-
-
 def test_what_make_installs_is_pinned_and_within_the_ranges(project: dict[str, Any]) -> None:
     pinned = {}
     for line in _read("constraints.txt").splitlines():

@@ -216,7 +216,7 @@ class Suspects:
         return max(drawn_otherwise(self.context, changes) or changes, key=key)
 
     def without_likeliest(self, candidate: Candidate) -> Candidate | None:
-        """A combined candidate less the likeliest reason of another training, and less what only serves that; None where
+        """A combined candidate less the likeliest reason of another training, and what only serves that; None where
         nothing new is left."""
         if not candidate.combined:
             return None

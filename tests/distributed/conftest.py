@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from autoopt.records import Change, Plan
-from autoopt.records.messages import Block
+from autoopt.records import Plan
+from autoopt.records.messages import TrainingRun
 from autoopt.records.protocol import TrialSpec
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
+from tests.script.conftest import block_of, plan_of
 
 HERE = Path(__file__).parent
 
 Start = Callable[..., LocalTrial]
 
-TWO = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
+TWO = plan_of("ddp", processes=2)
 
 
 @pytest.fixture
@@ -45,13 +46,19 @@ def start(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         trial.close()
 
 
+def trained(start: Start, plan: Plan, **how: Any) -> TrainingRun:
+    """A whole training under a plan."""
+    with start(plan) as trial:
+        found = trial.call("autoopt.benchmark.tasks:train", timeout=90, max_seconds=60.0, **how)
+    return TrainingRun.model_validate(found)
+
+
 def losses(
     start: Start, plan: Plan = TWO, *, name: str = "accumulating", steps: int = 12, device: str = "cpu"
 ) -> list[float]:
     """Losses of the first steps of a plan, in a trial of its own."""
-    trial = start(plan, name=name, device=device)
-    block = Block.model_validate(trial.call("autoopt.benchmark.tasks:probe_losses", timeout=90, steps=steps))
-    trial.close()
+    with start(plan, name=name, device=device) as trial:
+        block = block_of(trial, steps)
     assert block.steps == steps
     return [loss for loss in block.losses if loss is not None]
 

@@ -15,7 +15,7 @@ from autoopt.errors import TrialFailed
 from autoopt.options import make_options
 from autoopt.records import Plan
 from autoopt.records.distributed import Communication
-from autoopt.records.messages import Block, TrainingRun
+from autoopt.records.messages import Block
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.running.profile import profile
@@ -23,7 +23,8 @@ from autoopt.search.planner import Choice
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from tests.distributed.conftest import HERE, TWO, Start, alone, losses
+from tests.distributed.conftest import HERE, TWO, Start, alone, losses, trained
+from tests.script.conftest import block_of
 
 TASKS = "autoopt.benchmark.tasks"
 
@@ -36,7 +37,7 @@ def test_two_train_what_one_trains(start: Start, name: str) -> None:
 
 def test_a_loader_that_shares_out_by_itself_is_left_alone(start: Start) -> None:
     """``DistributedSampler`` reads each process's own part, of a batch as large as the user says."""
-    block = Block.model_validate(start(name="own_sampler").call(f"{TASKS}:probe_losses", timeout=60, steps=4))
+    block = block_of(start(name="own_sampler"), 4)
     assert block.samples == 4 * 2 * 16
 
 
@@ -54,22 +55,13 @@ def test_frozen_processes_stand_still_together(two: LocalTrial) -> None:
     end = time.monotonic() + 10
     while [stat(pid)[0] for pid in pids] != ["T", "T"]:
         assert time.monotonic() < end
-    block = Block.model_validate(two.call(f"{TASKS}:probe_losses", timeout=60, steps=3))
+    block = block_of(two, 3)
     assert block.steps == 3
 
 
 def test_a_training_goes_to_its_end_and_evaluates_all_samples(start: Start) -> None:
-    runs = []
-    for plan in (TWO, Plan()):
-        trial = start(plan)
-        runs.append(TrainingRun.model_validate(trial.call(f"{TASKS}:train", timeout=90, max_seconds=60.0)))
-        trial.close()
-    two, one = runs
-    assert (
-        (two.steps, two.samples, two.evaluated_samples)
-        == (one.steps, one.samples, one.evaluated_samples)
-        == (48, 750, 100)
-    )
+    two, one = (trained(start, plan) for plan in (TWO, Plan()))
+    assert [(run.steps, run.samples, run.evaluated_samples) for run in (two, one)] == [(48, 750, 100)] * 2
     assert two.curve.points[-1].metric == pytest.approx(one.curve.points[-1].metric, abs=0.011)
     assert two.losses == pytest.approx(one.losses, rel=2e-3)
 
@@ -87,7 +79,7 @@ def test_what_is_looked_at_in_one_process_leaves_the_group_as_it_was(two: LocalT
     assert two.call(f"{TASKS}:flops", timeout=60)["flops_per_step"] > 0
     found = two.call(f"{TASKS}:inspect", timeout=60, strategies=["amp", "flash_attention"])
     assert not any("error" in each for each in found.values())
-    assert Block.model_validate(two.call(f"{TASKS}:probe_losses", timeout=60, steps=3)).steps == 3
+    assert block_of(two, 3).steps == 3
 
 
 @contextmanager
@@ -142,7 +134,7 @@ def test_messages_are_measured_alone_exposed_and_by_size_and_a_slow_rank_is_name
     assert len(found.by_size) == 8
     assert found.straggler == 1
     assert found.apart[1].median > 0.02
-    assert Block.model_validate(group.call(f"{TASKS}:probe_losses", timeout=60, steps=3)).steps == 3
+    assert block_of(group, 3).steps == 3
 
 
 @pytest.mark.parametrize(("name", "layers"), [("normalized", 1), ("build", 0)])

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from autoopt.records import Change, Plan, Verdict
-from autoopt.records.messages import TrainingRun
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.strategy import Strategy
 from autoopt.testing.method_cards import shipped
 from autoopt.testing.strategies import example_of, sample_case
-from tests.distributed.conftest import TWO, Start, alone, losses
+from tests.distributed.conftest import TWO, Start, alone, losses, trained
 
-TASKS = "autoopt.benchmark.tasks"
 ALL = [strategy for strategy in shipped() if example_of(strategy).processes > 1]
 
 
@@ -75,13 +73,7 @@ def test_options_are_tried_beside_what_was_kept_of_those_before() -> None:
 def test_parameters_that_are_shared_out_train_and_evaluate_the_same(start: Start) -> None:
     """Between processes of a CPU, where it pays nothing: the engine's way is that of devices."""
     change = Change(strategy="sharding", setting={"fully_sharded": {"reshard": True}})
-    runs = []
-    for plan in (TWO.with_change(change), Plan()):
-        trial = start(plan)
-        runs.append(
-            TrainingRun.model_validate(trial.call(f"{TASKS}:train", timeout=90, max_seconds=60.0, max_steps=16))
-        )
-        trial.close()
+    runs = [trained(start, plan, max_steps=16) for plan in (TWO.with_change(change), Plan())]
     assert runs[0].losses == pytest.approx(runs[1].losses, rel=1e-3)
     ends = [run.curve.points[-1].metric for run in runs]
     assert ends[0] == pytest.approx(ends[1], abs=0.011)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import sample
 from autoopt.cli import main
 from autoopt.records import Change
 from scripted import PLAIN, THREADS, WORKERS, put, sites_in
 
-RESULT = json.loads((Path(__file__).parents[1] / "golden" / "win.json").read_text())
+RESULT = json.loads(sample.text("win"))
 
 
 def a_run(folder: Path, runs: Path, *changes: Change) -> Path:

@@ -97,19 +97,51 @@ class Row:
         return text
 
 
-LOADER = "DataLoader(train_set, batch_size=7, shuffle=True)"
+LOADER, TEST = "DataLoader(train_set, batch_size=7, shuffle=True)", "DataLoader(test_set, batch_size=10)"
 WITH_WORKERS = LOADER.replace("True)", "True, num_workers=2, prefetch_factor=4)")
 
 
-def loader(*inside: str, before: str = LOADER) -> tuple[str, ...]:
-    """The changed lines of the loader, which is broken as a formatter would where it no longer fits its line."""
-    first, *others = inside
-    if not others and "DataLoader" in first:
-        return f"-    loader = {before}", f"+    loader = {first}"
-    return (f"-    loader = {before}", "+    loader = DataLoader(", *(f"+        {each}" for each in inside), "+    )")
+def lines(
+    names: str, *inside: str, test: tuple[str, ...] = (), before: str = LOADER, own: str = TEST
+) -> tuple[str, ...]:
+    """The changed lines of both loaders and of the import; ``before``, ``own``: their calls as they were."""
+    removed = (f"-    loader = {before}", *([f"-    test_loader = {own}"] if test else []))
+    return (f"{ADDED}{names}", *removed, *call("loader", *inside), *call("test_loader", *test))
 
 
-ROWS_OF = loader("Rows(train_set), batch_size=7, shuffle=True, collate_fn=collate_whole")
+def call(name: str, *inside: str) -> tuple[str, ...]:
+    """The lines of a call, which is broken as a formatter would where it no longer fits its line."""
+    if len(inside) == 1 and "DataLoader(" in inside[0]:
+        return (f"+    {name} = {inside[0]}",)
+    return (f"+    {name} = DataLoader(", *(f"+        {each}" for each in inside), "+    )") if inside else ()
+
+
+def around(wrapped: str) -> str:
+    return LOADER.replace("train_set", wrapped)
+
+
+ROWS = ("Rows, collate_whole", "Rows(train_set), batch_size=7, shuffle=True, collate_fn=collate_whole")
+COLLATES = (
+    "-from torch.utils.data import DataLoader, Dataset, random_split",
+    "+from torch.utils.data import DataLoader, Dataset, random_split, default_collate",
+)
+TRIMMED = (
+    "Trimmed",
+    "train_set,",
+    "batch_size=7,",
+    "shuffle=True,",
+    "collate_fn=Trimmed(default_collate, multiple=8),",
+)
+TRIM = Change(strategy="trim_padding", setting={"multiple": 8})
+HEAD = Change(strategy="chunked_loss", setting={"path": "", "rows": 64, "labelled": True})
+MADE = "def make(data, shuffle):\n    return DataLoader(data, batch_size=7, shuffle=shuffle)\n\n\ndef main"
+PICKED = """\
+def make(both, train):
+    data = both[0 if train else 1]
+    return DataLoader(data, batch_size=7, shuffle=train)
+
+
+def main"""
 CHAIN = """\
 class Chain:
     transforms = [np.sqrt, lambda x: x * torch.rand(1).item()]
@@ -122,39 +154,34 @@ class Chain:
 
 class Rows1"""
 TABLE = {
-    "samples kept": Row(
-        (KEPT,), (f"{ADDED}KeptSamples", *loader(LOADER.replace("train_set", "KeptSamples(train_set)")))
-    ),
+    "samples kept": Row((KEPT,), lines("KeptSamples", around("KeptSamples(train_set)"))),
     "samples kept, read by threads": Row(
         (prepared("samples", threads=4),),
-        (
-            f"{ADDED}KeptSamples, ThreadedSamples",
-            *loader("KeptSamples(ThreadedSamples(train_set, threads=4)), batch_size=7, shuffle=True"),
+        lines(
+            "KeptSamples, ThreadedSamples",
+            "KeptSamples(ThreadedSamples(train_set, threads=4)), batch_size=7, shuffle=True",
         ),
         length=90,
     ),
     "samples kept, no workers": Row(
         (KEPT, NONE),
-        (
-            f"{ADDED}KeptSamples",
-            *loader(
-                "DataLoader(KeptSamples(train_set), batch_size=7, shuffle=True, num_workers=0)", before=WITH_WORKERS
-            ),
+        lines(
+            "KeptSamples",
+            around("KeptSamples(train_set)").replace("True)", "True, num_workers=0)"),
+            before=WITH_WORKERS,
         ),
         edits={LOADER: WITH_WORKERS},
     ),
     "samples in a file": Row(
-        (prepared("samples", "disk"),),
-        (f"{ADDED}MappedSamples", *loader(LOADER.replace("train_set", "MappedSamples(train_set)"))),
-        length=160,
+        (prepared("samples", "disk"),), lines("MappedSamples", around("MappedSamples(train_set)")), length=160
     ),
-    "rows of tuples": Row((WHOLE,), (f"{ADDED}Rows, collate_whole", *ROWS_OF)),
-    "rows of dicts": Row((WHOLE,), (f"{ADDED}Rows, collate_whole", *ROWS_OF), DICTS),
+    "rows of tuples": Row((WHOLE,), lines(*ROWS)),
+    "rows of dicts": Row((WHOLE,), lines(*ROWS), DICTS),
     "rows by their index": Row(
         (prepared("batches", "dataset", index="array"),),
-        (
-            f"{ADDED}IndexedBatches, collate_whole",
-            *loader(
+        lines(
+            "IndexedBatches, collate_whole",
+            *(
                 'IndexedBatches(train_set, index="array"),',
                 "batch_size=7,",
                 "shuffle=True,",
@@ -164,10 +191,7 @@ TABLE = {
     ),
     "read by threads": Row(
         (prepared("threads", "dataset", threads=2),),
-        (
-            f"{ADDED}ThreadedSamples",
-            *loader("ThreadedSamples(train_set, threads=2), batch_size=7, shuffle=True"),
-        ),
+        lines("ThreadedSamples", "ThreadedSamples(train_set, threads=2), batch_size=7, shuffle=True"),
     ),
     "made by a function for both": Row(
         (KEPT,),
@@ -176,35 +200,22 @@ TABLE = {
             "-    loader = make(train_set, True)",
             "+    loader = make(KeptSamples(train_set), True)",
         ),
-        edits={
-            "def main": (
-                "def make(data, shuffle):\n    return DataLoader(data, batch_size=7, shuffle=shuffle)\n\n\ndef main"
-            ),
-            LOADER: "make(train_set, True)",
-            "DataLoader(test_set, batch_size=10)": "make(test_set, False)",
-        },
+        edits={"def main": MADE, LOADER: "make(train_set, True)", TEST: "make(test_set, False)"},
     ),
     "rows for evaluation as well": Row(
         (WHOLE,),
-        (
-            f"{ADDED}Rows, collate_whole",
-            ROWS_OF[0],
-            "-    test_loader = DataLoader(test_set, batch_size=10)",
-            *ROWS_OF[1:],
-            "+    test_loader = DataLoader(Rows(test_set), batch_size=10, collate_fn=collate_whole)",
-        ),
+        lines(*ROWS, test=("DataLoader(Rows(test_set), batch_size=10, collate_fn=collate_whole)",)),
         alike=True,
     ),
     "samples for evaluation, whose batches it makes itself": Row(
         (KEPT,),
-        (
-            f"{ADDED}KeptSamples",
-            f"-    loader = {LOADER}",
-            "-    test_loader = DataLoader(test_set, batch_size=10, collate_fn=list)",
-            "+    loader = DataLoader(KeptSamples(train_set), batch_size=7, shuffle=True)",
-            "+    test_loader = DataLoader(KeptSamples(test_set), batch_size=10, collate_fn=list)",
+        lines(
+            "KeptSamples",
+            around("KeptSamples(train_set)"),
+            test=("DataLoader(KeptSamples(test_set), batch_size=10, collate_fn=list)",),
+            own=TEST.replace("10", "10, collate_fn=list"),
         ),
-        edits={"DataLoader(test_set, batch_size=10)": "DataLoader(test_set, batch_size=10, collate_fn=list)"},
+        edits={TEST: TEST.replace("10", "10, collate_fn=list")},
         length=110,
         alike=True,
     ),
@@ -216,58 +227,27 @@ TABLE = {
             "+    return DataLoader(KeptSamples(data), batch_size=7, shuffle=train)",
         ),
         edits={
-            "def main": (
-                "def make(both, train):\n    data = both[0 if train else 1]\n"
-                "    return DataLoader(data, batch_size=7, shuffle=train)\n\n\ndef main"
-            ),
+            "def main": PICKED,
             LOADER: "make((train_set, test_set), True)",
-            "DataLoader(test_set, batch_size=10)": "make((train_set, test_set), False)",
+            TEST: "make((train_set, test_set), False)",
         },
         alike=True,
     ),
     "kept before the random transforms": Row(
         (prepared("heads", first=1),),
-        (f"{ADDED}KeptHeads", *loader(LOADER.replace("train_set", "KeptHeads(train_set, first=1)"))),
+        lines("KeptHeads", around("KeptHeads(train_set, first=1)")),
         edits={"transform = None": "transform = Chain()", "class Rows1": CHAIN},
         length=130,
     ),
     "logits of rows with a label": Row(
-        (Change(strategy="chunked_loss", setting={"path": "", "rows": 64, "labelled": True}),),
-        (f"{ADDED}defer_head", '+    defer_head(model, path="", rows=64, labelled=True)'),
-        length=320,
+        (HEAD,), (f"{ADDED}defer_head", '+    defer_head(model, path="", rows=64, labelled=True)'), length=320
     ),
-    "short batches of ids": Row(
-        (Change(strategy="trim_padding", setting={"multiple": 8}),),
-        (
-            "-from torch.utils.data import DataLoader, Dataset, random_split",
-            "+from torch.utils.data import DataLoader, Dataset, random_split, default_collate",
-            f"{ADDED}Trimmed",
-            *loader(
-                "train_set,",
-                "batch_size=7,",
-                "shuffle=True,",
-                "collate_fn=Trimmed(default_collate, multiple=8),",
-            ),
-        ),
-        length=110,
-    ),
+    "short batches of ids": Row((TRIM,), (*COLLATES, *lines(*TRIMMED)), length=110),
     "short batches of ids, in evaluation, too": Row(
-        (Change(strategy="trim_padding", setting={"multiple": 8}),),
+        (TRIM,),
         (
-            "-from torch.utils.data import DataLoader, Dataset, random_split",
-            "+from torch.utils.data import DataLoader, Dataset, random_split, default_collate",
-            f"{ADDED}Trimmed",
-            f"-    loader = {LOADER}",
-            "-    test_loader = DataLoader(test_set, batch_size=10)",
-            "+    loader = DataLoader(",
-            "+        train_set,",
-            "+        batch_size=7,",
-            "+        shuffle=True,",
-            "+        collate_fn=Trimmed(default_collate, multiple=8),",
-            "+    )",
-            "+    test_loader = DataLoader(",
-            "+        test_set, batch_size=10, collate_fn=Trimmed(default_collate, multiple=8)",
-            "+    )",
+            *COLLATES,
+            *lines(*TRIMMED, test=("test_set, batch_size=10, collate_fn=Trimmed(default_collate, multiple=8)",)),
         ),
         alike=True,
         length=110,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoopt.records import Change, Place, Site, Sites
 from autoopt.script.applicable import inapplicable
 from autoopt.setup import Setup
-from scripted import BF16, COMPILE, FP16, PLAIN, THREADS, WORKERS, changed_lines, patched, put, sites_in
+from scripted import BF16, COMPILE, FP16, FUSED, LAYOUT, PLAIN, THREADS, WORKERS, changed_lines, patched, put, sites_in
 
 AFFINITY = Change(strategy="affinity", setting={"affinity": [0]})
 SEGMENTS = Change(strategy="allocator", setting={"expandable_segments": True})
@@ -26,8 +26,6 @@ def with_import(name: str) -> str:
 
 MADE = PLAIN.replace("model = nn.Linear(8, 2)", "model = make()\n    model = model.to('cpu')")
 MADE += "\n\ndef make():\n    return nn.Linear(8, 2)\n"
-FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
-LAYOUT = Change(strategy="channels_last", setting={})
 WRAPPED = PLAIN.replace(
     "    model = nn.Linear(8, 2)\n",
     "    model = nn.Linear(8, 2)\n    model = DistributedDataParallel(model, find_unused_parameters=True)\n",

@@ -1,4 +1,4 @@
-"""Where a model gets its name: several of them, one from a model zoo, one that is made where it is handed on."""
+"""Lines of a model: where it gets its name, and mixed precision around the calls that lead to each loss."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from autoopt.export.script_patch.source import entry_of
-from autoopt.records import Change, Place, Sites
-from scripted import BF16, COMPILE, FP16, changed_lines, patched, seen
+from autoopt.records import Change, Place, ScriptPatch, Site, Sites
+from scripted import BF16, COMPILE, FP16, FUSED, LAYOUT, changed_lines, patched, put, seen
 
-LAYOUT = Change(strategy="channels_last", setting={})
-FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
+LAST = ".to(memory_format=torch.channels_last)\n"
 
 GAN = """\
 import torch
@@ -55,50 +54,44 @@ def gan(folder: Path, text: str = GAN, fake: str = "errD_fake.backward(") -> Sit
     )
 
 
-def test_each_model_and_each_optimizer_of_a_step_gets_the_change(tmp_path: Path) -> None:
-    after, patch = patched(tmp_path, GAN, LAYOUT, FUSED, sites=gan(tmp_path))
-    assert {change.how for change in patch.changes} == {"patched"}
-    assert "netG = nn.Linear(4, 8)\nnetG.to(memory_format=torch.channels_last)\n" in after
-    assert "netD = nn.Linear(8, 1)\nnetD.to(memory_format=torch.channels_last)\n" in after
-    assert after.count("lr=2e-4, fused=True)") == 2
+UNDER = '    with torch.autocast("cpu", dtype=torch.bfloat16):\n        '
+SHOWN = "    if errG > 9:\n        shown = netG(torch.ones(2, 4))\n"
+FAKE = "criterion(netD(fake.detach()), torch.zeros(2, 1))"
+UNNAMED = GAN.replace(
+    f"    errD_fake = {FAKE}\n    errD_fake.backward()\n", f"    # the false ones\n    {FAKE}.backward()\n"
+)
 
 
-def test_autocast_stands_around_each_loss_with_the_calls_that_lead_to_it(tmp_path: Path) -> None:
-    after, patch = patched(tmp_path, GAN, BF16, sites=gan(tmp_path))
-    assert patch.changes[0].how == "patched", patch.changes[0].reason
-    header = '    with torch.autocast("cpu", dtype=torch.bfloat16):\n        '
-    assert after.count(header) == 3
-    assert header + "errD_real = criterion(" in after
-    assert header + "fake = netG(torch.randn(2, 4))\n        errD_fake = criterion(" in after
-    assert header + "output = netD(fake)\n        errG = criterion(" in after
+@pytest.mark.parametrize(
+    ("text", "changes", "expected"),
+    [
+        (GAN, (LAYOUT, FUSED),
+         {f"netG = nn.Linear(4, 8)\nnetG{LAST}": 1, f"netD = nn.Linear(8, 1)\nnetD{LAST}": 1,
+          "lr=2e-4, fused=True)": 2}),
+        (GAN, (BF16,),
+         {UNDER: 3, f"{UNDER}errD_real = criterion(": 1, f"{UNDER}output = netD(fake)\n        errG = criterion(": 1,
+          f"{UNDER}fake = netG(torch.randn(2, 4))\n        errD_fake = criterion(": 1}),
+        pytest.param(GAN + SHOWN, (BF16,), {UNDER: 3, SHOWN: 1}, id="a picture after the last backward pass"),
+        pytest.param(UNNAMED, (BF16,),
+                     {f"{UNDER}fake = netG(torch.randn(2, 4))\n    # the false ones\n{UNDER}loss = criterion(": 1,
+                      "torch.zeros(2, 1))\n    loss.backward()\n": 1}, id="a loss without a name gets one"),
+    ],
+)  # fmt: skip
+def test_each_model_optimizer_and_loss_of_a_step_gets_the_change(
+    tmp_path: Path, text: str, changes: tuple[Change, ...], expected: dict[str, int]
+) -> None:
+    sites = gan(tmp_path, text, f"{FAKE}.backward(" if text is UNNAMED else "errD_fake.backward(")
+    assert [len(site.used) for site in sites.of("model")] == [3, 1 + text.count("shown")]
+    after, patch = patched(tmp_path, text, *changes, sites=sites)
+    assert {change.how for change in patch.changes} == {"patched"}, patch.changes
+    assert {part: after.count(part) for part in expected} == expected
+
+
+def test_several_losses_are_not_scaled_and_one_without_a_free_name_is_left_alone(tmp_path: Path) -> None:
     _, patch = patched(tmp_path, GAN, FP16, sites=gan(tmp_path))
     assert "3 lines compute gradients" in patch.changes[0].reason
-
-
-def test_a_picture_after_the_last_backward_pass_needs_no_autocast(tmp_path: Path) -> None:
-    text = GAN + "    if errG > 9:\n        shown = netG(torch.ones(2, 4))\n"
-    sites = gan(tmp_path, text)
-    assert [len(site.used) for site in sites.of("model")] == [3, 2]
-    after, patch = patched(tmp_path, text, BF16, sites=sites)
-    assert patch.changes[0].how == "patched", patch.changes[0].reason
-    assert after.endswith("    if errG > 9:\n        shown = netG(torch.ones(2, 4))\n")
-
-
-def test_a_loss_without_a_name_gets_one_under_autocast(tmp_path: Path) -> None:
-    text = GAN.replace(
-        "    errD_fake = criterion(netD(fake.detach()), torch.zeros(2, 1))\n    errD_fake.backward()\n",
-        "    # the false ones\n    criterion(netD(fake.detach()), torch.zeros(2, 1)).backward()\n",
-    )
-    sites = gan(tmp_path, text, "criterion(netD(fake.detach()), torch.zeros(2, 1)).backward(")
-    after, patch = patched(tmp_path, text, BF16, sites=sites)
-    assert patch.changes[0].how == "patched", patch.changes[0].reason
-    header = '    with torch.autocast("cpu", dtype=torch.bfloat16):\n        '
-    assert header + "fake = netG(torch.randn(2, 4))\n    # the false ones\n" + header + "loss = criterion(" in after
-    assert "torch.zeros(2, 1))\n    loss.backward()\n" in after
-    taken = text.replace("real in", "real, loss, step_loss, batch_loss in")
-    sites = sites.model_copy(update={"cwd": str(tmp_path)})
-    (tmp_path / "train.py").write_text(taken)
-    _, patch = patched(tmp_path, taken, BF16, sites=sites)
+    taken = UNNAMED.replace("real in", "real, loss, step_loss, batch_loss in")
+    _, patch = patched(tmp_path, taken, BF16, sites=gan(tmp_path, taken, f"{FAKE}.backward("))
     assert "share a statement" in patch.changes[0].reason
 
 
@@ -255,3 +248,134 @@ def test_a_module_that_is_run_by_its_name_begins_in_its_file(tmp_path: Path) -> 
     (tmp_path / "pkg" / "__main__.py").write_text("import torch\n")
     for module, file in (("pkg.train", "pkg/train.py"), ("pkg", "pkg/__main__.py"), ("absent", None)):
         assert entry_of(Sites(command=("python", "-m", module, "--epochs"), cwd=str(tmp_path))) == file
+
+
+# Mixed precision where the script has an autocast of its own that was off.
+
+TURNED_OFF = """\
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--amp", action="store_true")
+parser.add_argument("--mixed", type=bool, default=False)
+args = parser.parse_args()
+for x, y in loader:
+    with AUTOCAST:
+        loss = model(x)
+    loss.backward()
+"""
+OFF = {"device": "cpu", "dtype": "bfloat16", "enabled": False}
+
+
+def patch_of(
+    folder: Path, autocast: str, change: Any = BF16, model: int = 10, end: int = 10, **options: Any
+) -> ScriptPatch:
+    (folder / "train.py").write_text(TURNED_OFF.replace("AUTOCAST", autocast))
+
+    def at(line: int, end: int = 0, **site: Any) -> Site:
+        return Site(file="train.py", line=line, end_line=max(line, end), **site)
+
+    used = (Place(file="train.py", line=model, end_line=model),)
+    sites = (
+        at(9, end, kind="autocast", call="autocast", options={**OFF, **options}),
+        at(3, kind="model", call="Net", used=used),
+        at(11, kind="loss", call="backward"),
+    )
+    found = Sites(command=("python", "train.py"), cwd=str(folder), sites=sites)
+    return put(found, change).patch
+
+
+@pytest.mark.parametrize(
+    ("autocast", "options", "added"),
+    [
+        ('torch.autocast("cpu", enabled=args.amp)', {}, '    with torch.autocast("cpu", enabled=True):'),
+        ('torch.autocast("cpu", torch.float16, False)', {"dtype": "float16"},
+         '    with torch.autocast("cpu", torch.bfloat16, True):'),
+        ('torch.amp.autocast("cpu", enabled=args.mixed)', {},
+         'parser.add_argument("--mixed", type=bool, default=True)'),
+    ],
+)  # fmt: skip
+def test_it_is_turned_on_where_it_is_turned_off(
+    tmp_path: Path, autocast: str, options: dict[str, Any], added: str
+) -> None:
+    patch = patch_of(tmp_path, autocast, **options)
+    assert [change.how for change in patch.changes] == ["patched"], patch.changes
+    assert patch == patch_of(tmp_path, autocast, end=9, **options), "lines of the call, or of all that stands below it"
+    assert changed_lines(patch.diff)[1:] == [f"+{added}"]
+
+
+@pytest.mark.parametrize(
+    ("autocast", "more"),
+    [
+        ("ctx", {}),
+        ('torch.autocast("cpu", enabled=args.amp)', {"model": 4}),  # around something else
+        ('torch.autocast("cpu", enabled=args.amp)', {"device": "cuda"}),
+        ('torch.autocast("cpu", enabled=args.amp)', {"change": FP16}),
+        ('torch.autocast("cpu", enabled=args.amp, dtype=wanted)', {"dtype": "float16"}),
+    ],
+)
+def test_else_its_line_is_told(tmp_path: Path, autocast: str, more: dict[str, Any]) -> None:
+    patch = patch_of(tmp_path, autocast, **more)
+    (change,) = patch.changes
+    assert (patch.diff, change.how, change.file, change.line) == ("", "by hand", "train.py", 9)
+    assert "train.py:9 has an autocast of its own: write enabled=True" in change.reason
+
+
+ONE_FUNCTION = """\
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def run_epoch(model, batches, optimizer=None):
+    with torch.set_grad_enabled(optimizer is not None):
+        for x, y in batches:
+            LINES
+
+
+model = Net()
+run_epoch(model, train, torch.optim.SGD(model.parameters(), lr=0.1))
+"""
+
+
+def in_bfloat16(folder: Path, text: str) -> ScriptPatch:
+    """The patch of bfloat16 on a script that calls ``model(x)`` once and ``loss.backward()`` in other lines."""
+    model, loss = {"used": ["model(x)"]}, ("loss", "backward", "loss.backward(", {})
+    sites = seen(folder, text, ("model", "Net", "Net(", model), loss)
+    return put(sites, BF16).patch
+
+
+def added(patch: ScriptPatch) -> list[str]:
+    """The lines that a patch adds, without their indentation."""
+    return [line[1:].strip() for line in changed_lines(patch.diff) if line.startswith("+ ")]
+
+
+def test_a_function_that_trains_and_evaluates_is_in_mixed_precision_where_it_trains(tmp_path: Path) -> None:
+    lines = ["scores = model(x)", "loss = cross_entropy(scores, y)", "if optimizer:", "    loss.backward()"]
+    patch = in_bfloat16(tmp_path, ONE_FUNCTION.replace("LINES", "\n            ".join(lines)))
+    assert added(patch) == [
+        'with torch.autocast("cpu", dtype=torch.bfloat16, enabled=torch.is_grad_enabled()):',
+        "scores = model(x)",
+        "loss = cross_entropy(scores, y)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["scores = model(x)", "if optimizer:", "    loss = cross_entropy(scores, y)", "    loss.backward()"],
+        ["loss = model(x)", "for _ in range(2):", "    loss.backward()"],
+        ["if optimizer:", "    loss = cross_entropy(model(x), y)", "else:", "    loss.backward()"],
+    ],
+    ids=["the loss elsewhere", "in a loop", "in another branch"],
+)
+def test_a_backward_pass_that_is_not_simply_chosen_is_left_alone(tmp_path: Path, lines: list[str]) -> None:
+    patch = in_bfloat16(tmp_path, ONE_FUNCTION.replace("LINES", "\n            ".join(lines)))
+    assert (patch.diff, patch.changes[0].how) == ("", "plan only")
+
+
+def test_a_context_of_the_scripts_own_stays_with_autocast_beside_it(tmp_path: Path) -> None:
+    text = "import torch\nmodel = Net()\nfor x, y in batches:\n  with ctx:\n    loss = model(x)\n  loss.backward()\n"
+    assert added(in_bfloat16(tmp_path, text)) == ['with torch.autocast("cpu", dtype=torch.bfloat16), ctx:']
+    longer = text.replace("ctx:", "strategy.forward_context(step, epoch, model, scaler):")
+    assert 'with torch.autocast("cpu", dtype=torch.bfloat16):' in added(in_bfloat16(tmp_path, longer))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,26 +10,27 @@ from typing import Any
 import pytest
 import torch
 
+import sample
 from autoopt.cli import main
 from autoopt.errors import UsageError
 from autoopt.export import export
 from autoopt.export.targets import snippets, trainer_code
 from autoopt.records import Change, Plan, Result
 from autoopt.registry import load_strategies
-from modules import module_of
+from modules import module_of, run_python
+from scripted import BF16, FUSED, LAYOUT, THREADS
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KEPT = Change(strategy="prepared_samples", setting={"form": "samples", "where": "memory"})
 INDEXED = Change(strategy="prepared_samples", setting={"form": "batches", "where": "dataset", "index": "list"})
 CHANGES = (
     KEPT,  # its own helpers are copied as well
     Change(strategy="workers", setting={"num_workers": 1, "persistent_workers": True}),
-    Change(strategy="channels_last", setting={}),
-    Change(strategy="fused_optimizer", setting={"implementation": "fused"}),
-    Change(strategy="amp", setting={"dtype": "bfloat16"}),
+    LAYOUT,
+    FUSED,
+    BF16,
     Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 2.0, "warmup_steps": 5}),
-    Change(strategy="threads", setting={"threads": 1}),
+    THREADS,
 )
 
 
@@ -43,8 +42,7 @@ def threads(their_warnings: None) -> Iterator[None]:
 
 
 def result(changes: tuple[Change, ...] = CHANGES) -> Result:
-    document = Result.model_validate(json.loads((GOLDEN / "win.json").read_text()))
-    plan = Plan(changes=changes)
+    document, plan = sample.win(), Plan(changes=changes)
     best = document.best.model_copy(update={"plan": plan})
     asked = document.reproduce.model_copy(update={"strategies": ()})
     return document.model_copy(update={"best": best, "snippets": snippets(plan, load_strategies()), "reproduce": asked})
@@ -87,11 +85,8 @@ def test_code_and_arguments_hold_the_whole_plan(target: str, tmp_path: Path) -> 
     assert "warmup" not in text
     path = tmp_path / "optimized_trainer.py"
     path.write_text(code.text)
-    for check in (
-        ["check", "--select", "E,F,I", "--line-length", "120"],
-        ["format", "--check", "--line-length", "120"],
-    ):
-        done = subprocess.run([sys.executable, "-m", "ruff", *check, str(path)], capture_output=True, text=True)
+    for check in ("check --select E,F,I", "format --check"):
+        done = run_python("-m", "ruff", *check.split(), "--line-length", "120", path, codes=(0, 1))
         assert done.returncode == 0, done.stdout
     assert "autoopt." not in code.text.replace("autoopt measured", "")
 
@@ -123,9 +118,8 @@ def test_lightning_says_where_the_loader_is_out_of_reach(tmp_path: Path) -> None
 def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
-    threads = Change(strategy="threads", setting={"threads": 1})
     batch = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 2.0, "warmup_steps": 0})
-    module = written(tmp_path, "transformers", (threads, KEPT, batch))
+    module = written(tmp_path, "transformers", (THREADS, KEPT, batch))
     example = module_of(EXAMPLES / "hf_text.py")
     trainer = example.build()
     trainer.train_dataset.places = trainer.train_dataset.places[:128]
@@ -157,7 +151,7 @@ def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_what_code_cannot_do_whole_is_left_out_and_said(target: str, change: Change) -> None:
-    changes = (change, Change(strategy="threads", setting={"threads": 1}))
+    changes = (change, THREADS)
     code = trainer_code(result(changes), target, load_strategies())
     assert code.covered == {"threads"}
     _, (note,) = export(result(changes), target, code=code, module="m")
@@ -187,9 +181,9 @@ def test_the_command_writes_both(tmp_path: Path, capfd: pytest.CaptureFixture[st
 
 ARGUED = (
     Change(strategy="workers", setting={"num_workers": 2}),
-    Change(strategy="amp", setting={"dtype": "bfloat16"}),
+    BF16,
     Change(strategy="accumulation", setting={"size": 4, "accumulation": 2}),
-    Change(strategy="threads", setting={"threads": 1}),
+    THREADS,
 )
 
 
@@ -257,12 +251,7 @@ def test_pytorch_gives_the_runs_own_script(tmp_path: Path) -> None:
         export(document, "keras")
 
 
-LISTED = (
-    Change(strategy="channels_last", setting={}),
-    Change(strategy="amp", setting={"dtype": "bfloat16"}),
-    Change(strategy="accumulation", setting={"size": 16, "accumulation": 2}),
-    Change(strategy="threads", setting={"threads": 1}),
-)
+LISTED = (LAYOUT, BF16, Change(strategy="accumulation", setting={"size": 16, "accumulation": 2}), THREADS)
 
 
 @pytest.mark.slow

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import sample
 from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
 from autoopt.export.script import script
 from autoopt.export.verify import (
@@ -34,7 +34,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from script_running import facts_of
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 WORKLOAD = Path(__file__).parents[1] / "train" / "train_workload.py"
 
 
@@ -43,7 +42,7 @@ def estimate(value: float, low: float, high: float) -> Estimate:
 
 
 def result(throughput: Estimate | None = None, **changes: object) -> Result:
-    document = Result.model_validate(json.loads((GOLDEN / "win.json").read_text()))
+    document = sample.win()
     speedup = document.speedup.model_copy(update={"throughput": throughput})
     return document.model_copy(update={"speedup": speedup, **changes})
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sample
 from autoopt.errors import TrialFailed, UsageError
 from autoopt.export.verify import FILE, PATCHED, UNTOUCHED, measured, verify_run
 from autoopt.records import Estimate, Objective, Result, Sites, Speedup
@@ -18,7 +19,6 @@ from autoopt.records.headline import Headline, Sessions
 from autoopt.records.script import PatchedChange, ScriptPatch
 from autoopt.script.whole_run import WholeRun
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 SCRIPT = textwrap.dedent("""\
     import pathlib
     import time
@@ -55,7 +55,7 @@ def ran(folder: Path, value: float = 2.0, diff: str = PATCH) -> Result:
         best_seconds=1.0,
         source="trained",
     )
-    good = Result.model_validate_json((GOLDEN / "win.json").read_text())
+    good = sample.win()
     return good.model_copy(
         update={
             "workload": good.workload.model_copy(update={"spec": "train.py"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import shutil
 import subprocess
@@ -14,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from autoopt.records import JsonDict, Plan, Sites
+from autoopt.records import Change, Objective, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import Block
 from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.search.trial_runner import TrialRunner
@@ -23,6 +23,13 @@ from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
+"""Of a script that names no metric."""
+
+
+def plan_of(strategy: str, **setting: Any) -> Plan:
+    """A plan of one change."""
+    return Plan(changes=(Change(strategy=strategy, setting=setting),))
 
 
 class StartScript:
@@ -74,6 +81,11 @@ class StartScript:
         with self(name, *words, **how) as process:
             return sites_of(process, steps, seconds)
 
+    def losses(self, name: str, *words: str, steps: int, **how: Any) -> tuple[float | None, ...]:
+        """The losses of so many steps of a script, which is then ended."""
+        with self(name, *words, **how) as process:
+            return block_of(process, steps).losses
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -120,15 +132,20 @@ def sites_of(process: LocalTrial, steps: int = 8, seconds: float = 1.0) -> Sites
     """The sites of a watched script after some steps; one that does not evaluate in them is watched for ``seconds``."""
     script = process.ranks[0].spec.script
     assert script is not None
-    task = "tests.script.watching:sites" if script.command[0] == sys.executable else "autoopt.script.tasks:sites"
+    task = "tests.script.in_process:sites" if script.command[0] == sys.executable else "autoopt.script.tasks:sites"
     return Sites.model_validate(process.call(task, timeout=120.0, steps=steps, seconds=seconds))
 
 
-def copy_without_weights(live: Any) -> JsonDict:
-    """What a copy of the model gives whose weights are zero, and what the model gives."""
-    training = live.training
-    copied = copy.deepcopy(training.model)
-    for parameter in copied.parameters():
-        parameter.data.zero_()
-    given = training.next()[0]
-    return {"copy": training.loss(copied, given).item(), "model": training.loss(training.model, given).item()}
+def block_of(process: LocalTrial, steps: int) -> Block:
+    """So many further steps of a trial."""
+    return Block.model_validate(process.call("autoopt.benchmark.tasks:probe_losses", timeout=60.0, steps=steps))
+
+
+def edited(folder: Path, script: str, *edits: tuple[str, str], to: str = "") -> str:
+    """The text of a script after these edits, which is written in its place, or to another file."""
+    text = (folder / script).read_text()
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    (folder / (to or script)).write_text(text)
+    return text

@@ -12,7 +12,7 @@ import pytest
 
 from autoopt.errors import AutooptError, UsageError
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan, Site, Sites
+from autoopt.records import Plan, Site, SiteKind, Sites
 from autoopt.records.messages import ENDED, TrainingRun
 from autoopt.registry import load_strategies
 from autoopt.script.applicable import inapplicable
@@ -22,7 +22,7 @@ from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.comparison import SideStatistics
 from autoopt.search.trial_runner import Turns
 from autoopt.setup import Setup
-from tests.script.conftest import StartScript, facts_of
+from tests.script.conftest import StartScript, block_of, edited, facts_of, plan_of
 
 STEPS = 20
 
@@ -38,16 +38,11 @@ def sites(start_script: StartScript) -> Sites:
     return _WATCHED[0]
 
 
-def plan(strategy: str, **setting: object) -> Plan:
-    return Plan(changes=(Change(strategy=strategy, setting=setting),))
-
-
 def test_arms_train_the_same_steps_and_stand_still_between_blocks(start_script: StartScript, sites: Sites) -> None:
+    workers = plan_of("workers", num_workers=1, prefetch_factor=2)
     with (
         start_script("plain.py", "100000", sites=sites) as one,
-        start_script(
-            "plain.py", "100000", sites=sites, plan=plan("workers", num_workers=1, prefetch_factor=2)
-        ) as other,
+        start_script("plain.py", "100000", sites=sites, plan=workers) as other,
     ):
         arms = [TrialArm(process, process.ranks[0].spec.plan) for process in (one, other)]
         assert arms[0].ready().facts.loader.num_workers == 0
@@ -71,16 +66,14 @@ def test_arms_train_the_same_steps_and_stand_still_between_blocks(start_script: 
 @pytest.mark.slow
 def test_some_steps_of_a_script_are_traced(start_script: StartScript, sites: Sites, tmp_path: Path) -> None:
     with start_script("plain.py", "100000", sites=sites) as process:
-        written = process.call(
-            "autoopt.benchmark.tasks:trace", timeout=60.0, directory=str(tmp_path / "traces"), steps=3
-        )
-        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
+        where = str(tmp_path / "traces")
+        written = process.call("autoopt.benchmark.tasks:trace", timeout=60.0, directory=where, steps=3)
+        assert block_of(process, 4).steps == 4, "it trains on"
     with gzip.open(written["raw"], "rt") as file:
         names = [event.get("name", "") for event in json.load(file)["traceEvents"]]
     assert sum(name.startswith("ProfilerStep#") for name in names) == 3
     assert any("DataLoader" in name for name in names)
     assert any("Optimizer.step" in name for name in names)
-    assert block["steps"] == 4, "it trains on"
 
 
 def test_losses_have_the_number_of_their_step_however_long_the_warm_up_was(
@@ -149,82 +142,64 @@ def test_trainings_take_turns_and_are_what_they_are_alone(start_script: StartScr
 
 
 def test_a_setup_is_put_on_at_its_sites(start_script: StartScript, sites: Sites) -> None:
-    losses = []
-    for changes in (Plan(), plan("amp", dtype="bfloat16"), plan("fused_optimizer", implementation="fused")):
-        with start_script("plain.py", "100000", sites=sites, plan=changes) as process:
-            losses.append(process.call("autoopt.benchmark.tasks:probe_losses", timeout=60.0, steps=8)["losses"])
-    plainly, cast, fused = losses
+    plans = (Plan(), plan_of("amp", dtype="bfloat16"), plan_of("fused_optimizer", implementation="fused"))
+    plainly, cast, fused = (start_script.losses("plain.py", "100000", steps=8, sites=sites, plan=p) for p in plans)
     assert plainly != cast
     assert cast == pytest.approx(plainly, rel=0.1)
     assert fused == pytest.approx(plainly, rel=1e-4)
 
 
-UNSEEDED = """\
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-inputs = torch.linspace(-1, 1, 256 * 4).reshape(256, 4)
-data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
-loader = DataLoader(data, batch_size=8, shuffle=True)
-valid = DataLoader(data, batch_size=64)
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-while True:
-    for x, y in loader:
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-    with torch.no_grad():
-        error = sum(torch.nn.functional.mse_loss(model(x), y).item() for x, y in valid)
-    print("rate", optimizer.param_groups[0]["lr"], "workers", valid.num_workers, "error", error,
-          "reads", type(valid.dataset).__name__)
-"""
+TELLS = """    print("rate", optimizer.param_groups[0]["lr"], "workers", valid.num_workers,
+          "reads", type(valid.dataset).__name__)"""
 
 
 def test_a_batch_its_rate_and_the_validation_loader_are_put_on(start_script: StartScript, folder: Path) -> None:
-    (folder / "unseeded.py").write_text(UNSEEDED)
-    sites = start_script.watch("unseeded.py", steps=40)
+    said = """    print(f"step {step} val acc {correct / len(data):.4f}")"""
+    edited(folder, "plain.py", ("torch.manual_seed(3)\n", ""), (said, f"{said}\n{TELLS}"), to="unseeded.py")
+    sites = start_script.watch("unseeded.py", "100000", steps=40)
     assert sites.seeded is False
-    larger = Change(strategy="batch_size", setting={"size": 32, "learning_rate_factor": 2.0, "warmup_steps": 0})
-    apart = Change(strategy="validation_loader", setting={"num_workers": 1, "persistent_workers": True})
-    kept = Change(strategy="validation_loader", setting={"samples": {"where": "memory"}, "num_workers": 0})
-    with start_script("unseeded.py", sites=sites, plan=Plan(changes=(kept,))) as process:
-        process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=40)
-        assert "reads KeptSamples" in process.ranks[0].log.read_text()
-    with start_script("unseeded.py", sites=sites, plan=Plan(changes=(larger, apart))) as process:
-        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=10)
-        assert block["samples"] == 10 * 32
-        assert "rate 0.02 workers 1" in process.ranks[0].log.read_text()
+    larger = plan_of("batch_size", size=32, learning_rate_factor=2.0, warmup_steps=0)
+    apart = plan_of("validation_loader", num_workers=1, persistent_workers=True)
+    both = Plan(changes=(*larger.changes, *apart.changes))
+    kept = plan_of("validation_loader", samples={"where": "memory"}, num_workers=0)
+    for plan, steps, samples, told in (
+        (kept, 40, 16, "rate 0.1 workers 0 reads KeptSamples"),
+        (both, 10, 32, "rate 0.2 workers 1 reads TensorDataset"),
+    ):
+        with start_script("unseeded.py", "100000", sites=sites, plan=plan) as process:
+            assert block_of(process, steps).samples == steps * samples
+            assert told in process.ranks[0].log.read_text()
 
 
 def test_patched_files_are_read_in_place_of_the_users_and_added_ones_beside_them(
     start_script: StartScript, sites: Sites, folder: Path
 ) -> None:
-    found = placed(sites, plan("prepared_samples", form="rows", where="memory"), load_strategies(), "cpu")
+    found = placed(sites, plan_of("prepared_samples", form="rows", where="memory"), load_strategies(), "cpu")
     assert set(found.texts) == {"plain.py", "prepared_data.py"}, "there is a prepared.py already"
     patched = {str(folder / name): text.replace("batch_size=16", "batch_size=8") for name, text in found.texts.items()}
     with start_script("plain.py", "100000", sites=sites, patched=patched) as process:
-        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
-    assert block["samples"] == 4 * 8
+        assert block_of(process, 4).samples == 4 * 8
     assert "batch_size=16" in (folder / "plain.py").read_text()
     assert not (folder / "prepared_data.py").exists()
 
 
 def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, sites: Sites) -> None:
-    assert inapplicable(Setup().with_loader(num_workers=2), sites) is None
-    assert "build()" in str(inapplicable(Setup().with_step(abs), sites))
-    larger = Setup().with_batch(size=32)
-    assert inapplicable(larger, sites) is None
-    assert "lines of its own" in str(inapplicable(Setup().with_batch(size=32, warmup_steps=3), sites))
-    schedule = Site(kind="scheduler", file="a.py", line=1, end_line=1)
-    scheduled = sites.model_copy(update={"sites": (*sites.sites, schedule)})
-    assert "schedule" in str(inapplicable(larger, scheduled))
-    assert "evaluate" in str(inapplicable(Setup().with_evaluation(num_workers=1), Sites(command=("x",), cwd="/")))
-    assert "no DataLoader" in str(inapplicable(Setup().with_loader(num_workers=2), Sites(command=("x",), cwd="/")))
-    compiled = Sites(command=("x",), cwd="/", sites=(Site(kind="compile", file="a.py", line=1, end_line=1),))
-    assert "compiles already" in str(inapplicable(Setup().with_compile(), compiled))
+    def told(setup: Setup, *others: SiteKind, of: Sites = sites) -> str:
+        more = tuple(Site(kind=kind, file="a.py", line=1, end_line=1) for kind in others)
+        return str(inapplicable(setup, of.model_copy(update={"sites": (*of.sites, *more)})))
+
+    bare, larger = Sites(command=("x",), cwd="/"), Setup().with_batch(size=32)
+    assert told(Setup().with_loader(num_workers=2)) == told(larger) == "None"
+    assert "build()" in told(Setup().with_step(abs))
+    assert "lines of its own" in told(Setup().with_batch(size=32, warmup_steps=3))
+    assert "schedule" in told(larger, "scheduler")
+    assert "evaluate" in told(Setup().with_evaluation(num_workers=1), of=bare)
+    assert "no DataLoader" in told(Setup().with_loader(num_workers=2), of=bare)
+    assert "compiles already" in told(Setup().with_compile(), "compile", of=bare)
     with pytest.raises(AutooptError, match="autoopt apply writes them"):
-        start_script("plain.py", "100000", sites=sites, plan=plan("accumulation", size=8, accumulation=2), fresh=True)
+        start_script(
+            "plain.py", "100000", sites=sites, plan=plan_of("accumulation", size=8, accumulation=2), fresh=True
+        )
 
 
 def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

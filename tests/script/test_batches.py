@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from autoopt.benchmark.seeding import seed_everything
-from autoopt.records import Change, Plan, Site, Sites
+from autoopt.records import Plan, Site, Sites
 from autoopt.script import loaders
 from autoopt.script.applicable import inapplicable, without_loader
 from autoopt.script.applying import UnblockedMoves
@@ -25,13 +26,12 @@ from autoopt.script.hook.seeds import mix_seeds
 from autoopt.script.loaders import _GENERATORS as GENERATORS
 from autoopt.script.loaders import own_draws
 from autoopt.script.process import ModelCall
-from autoopt.search.compare.arm import TrialArm
 from autoopt.search.planner import Choice, build_queue
 from autoopt.setup import Setup
 from autoopt.simplify.batches import doubled_batch
 from autoopt.testing.strategies import sample_case
 from scripted import REGISTRY
-from tests.script.conftest import SCRIPTS, StartScript
+from tests.script.conftest import SCRIPTS, StartScript, block_of, edited, plan_of
 
 
 def test_a_strategy_of_the_loader_says_where_a_script_without_one_gets_its_batches() -> None:
@@ -47,7 +47,7 @@ def test_a_strategy_of_the_loader_says_where_a_script_without_one_gets_its_batch
     for name in ("workers", "prepared_samples", "pin_memory"):
         assert told[name] == wanted, name
     assert not any("Dataset" in reason for name, reason in told.items())
-    assert inapplicable(REGISTRY.fold(Plan(changes=(Change(strategy="workers", setting={"num_workers": 2}),))), sites)
+    assert inapplicable(REGISTRY.fold(plan_of("workers", num_workers=2)), sites)
     assert without_loader(Setup(), sites) is None
 
 
@@ -67,11 +67,20 @@ class Noise(Dataset[Any]):
         return 0.0 if self.quiet else random.random() + float(np.random.rand()) + float(torch.rand(()))
 
 
+@contextlib.contextmanager
+def put_back() -> Iterator[None]:
+    """Fetchers and seeds are put back at the end."""
+    seeds = ((random, "seed"), (np.random, "seed"), (torch, "manual_seed"), (torch.random, "manual_seed"))
+    with pytest.MonkeyPatch.context() as undo:
+        for owner, name in (*seeds, (_MapDatasetFetcher, "fetch"), (_IterableDatasetFetcher, "fetch")):
+            undo.setattr(owner, name, getattr(owner, name))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fetchers and generators are put back."""
-    for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
-        monkeypatch.setattr(kind, "fetch", kind.fetch)
+def as_before() -> Iterator[None]:
+    with put_back():
+        yield
 
 
 def drawn() -> list[float]:
@@ -93,9 +102,7 @@ def test_what_a_dataset_draws_leaves_the_training_s_generators_where_they_were()
 def test_two_processes_of_one_seed_draw_the_same_samples() -> None:
     read = []
     for seed in (5, 5, 6):
-        with pytest.MonkeyPatch.context() as undo:
-            for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
-                undo.setattr(kind, "fetch", kind.fetch)
+        with put_back():
             own_draws(seed)
             seed_everything(1)
             read.append(torch.cat(list(DataLoader(Noise(), batch_size=4, generator=torch.Generator()))))
@@ -120,31 +127,36 @@ def test_what_draws_nothing_is_soon_read_without_a_look(
     assert len(read) == 2 * looks, "before and after each batch"
 
 
+DRAWS = """\
+class Drawing(TensorDataset):
+    def __getitem__(self, index):
+        torch.rand(3), random.random()
+        return super().__getitem__(index)
+
+
+data = Drawing("""
+
+
 @pytest.mark.slow
-def test_dropout_draws_the_same_whatever_the_workers_of_both_loaders(start_script: StartScript) -> None:
-    sites = start_script.watch("drawing.py", steps=16)
+def test_dropout_draws_the_same_whatever_the_workers_of_both_loaders(start_script: StartScript, folder: Path) -> None:
+    """Nor do draws of a dataset matter, which it does not use."""
+    edits = (("import sys", "import random\nimport sys"), ("nn.ReLU()", "nn.Dropout(0.5)"))
+    edited(folder, "plain.py", *edits, ("data = TensorDataset(", DRAWS))
+    sites = start_script.watch("plain.py", "100000", steps=18)
     loaders = {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}
-    losses = []
-    for changes in ((), (("workers", loaders),), (("validation_loader", loaders),)):
-        plan = Plan(changes=tuple(Change(strategy=name, setting=setting) for name, setting in changes))
-        with start_script("drawing.py", sites=sites, plan=plan) as process:
-            losses.append(TrialArm(process, plan).block(0.0, 30, 0.0).losses)
-    assert losses[0] == losses[1], "five epochs of six batches"
+    plans = (Plan(), plan_of("workers", **loaders), plan_of("validation_loader", **loaders))
+    losses = [start_script.losses("plain.py", "100000", steps=40, sites=sites, plan=plan) for plan in plans]
+    assert losses[0] == losses[1], "two epochs and a half"
     assert losses[0] == losses[2]
 
 
 def test_an_order_does_not_depend_on_how_far_an_epoch_is_read(start_script: StartScript, folder: Path) -> None:
     """Lightning stops at the last batch, before a sampler without workers ends: the second epoch had another order."""
-    text = (folder / "plain.py").read_text()
-    assert "for x, y in loader:" in text
-    (folder / "plain.py").write_text(
-        text.replace("in loader:", "in __import__('itertools').islice(loader, len(loader)):")
-    )
-    sites, losses = start_script.watch("plain.py"), []
-    for changes in ((), (Change(strategy="workers", setting={"num_workers": 1}),)):
-        plan = Plan(changes=changes)
-        with start_script("plain.py", "100000", sites=sites, plan=plan) as process:
-            losses.append(TrialArm(process, plan).block(0.0, 40, 0.0).losses)
+    some = "in __import__('itertools').islice(loader, len(loader)):"
+    edited(folder, "plain.py", ("in loader:", some))
+    sites = start_script.watch("plain.py")
+    plans = (Plan(), plan_of("workers", num_workers=1))
+    losses = [start_script.losses("plain.py", "100000", steps=40, sites=sites, plan=plan) for plan in plans]
     assert losses[0] == losses[1], "two epochs and a half"
 
 
@@ -184,10 +196,9 @@ def test_what_the_training_loader_gave_is_moved_without_waiting(moves: Unblocked
 def test_batches_and_their_order_are_changed_where_the_loader_is_made(start_script: StartScript) -> None:
     sites = start_script.watch("padded.py", "100000", steps=8)
     losses, printed = [], []
-    for changes in ((), (("trim_padding", {"multiple": 8}),), (("length_grouping", {"pool": 4}),)):
-        plan = Plan(changes=tuple(Change(strategy=name, setting=setting) for name, setting in changes))
+    for plan in (Plan(), plan_of("trim_padding", multiple=8), plan_of("length_grouping", pool=4)):
         with start_script("padded.py", "100000", sites=sites, plan=plan) as process:
-            losses.append(TrialArm(process, plan).block(0.0, 40, 0.0).losses)
+            losses.append(block_of(process, 40).losses)
             printed.append(process.ranks[0].log.read_text())
     usual, trimmed, grouped = losses
     assert trimmed == pytest.approx(usual, rel=1e-5)
@@ -211,14 +222,7 @@ def seeded(seed: int) -> list[float]:
 def test_seeds_that_were_known_before_draw_what_was_not() -> None:
     plain, found = seeded(3), {}
     for trial in (1, 2):
-        with pytest.MonkeyPatch.context() as undo:
-            for owner, name in (
-                (random, "seed"),
-                (np.random, "seed"),
-                (torch, "manual_seed"),
-                (torch.random, "manual_seed"),
-            ):
-                undo.setattr(owner, name, getattr(owner, name))
+        with put_back():
             mix_seeds(trial)
             found[trial] = seeded(3)
             assert seeded(3) == found[trial], "the same seed draws the same"
@@ -229,13 +233,36 @@ def test_seeds_that_were_known_before_draw_what_was_not() -> None:
     assert all(a != b for a, b in zip(found[1], found[2], strict=True)), "and so is another trial"
 
 
-@pytest.mark.parametrize("command", [("alike.py",), ("alike.py", "own")])
+ALIKE = """\
+class Rows(torch.utils.data.Dataset):
+    read = 0
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        Rows.read += 1
+        return inputs[index], index % 2
+
+
+data = Rows(32)
+"""
+
+
+@pytest.mark.parametrize("own", ["", ", collate_fn=lambda batch: torch.utils.data.default_collate(batch)"])
 def test_an_evaluation_reads_samples_of_the_training_s_class_as_a_patch_has_it(
-    start_script: StartScript, tmp_path: Path, command: tuple[str, ...]
+    start_script: StartScript, folder: Path, tmp_path: Path, own: str
 ) -> None:
-    sites = start_script.watch(*command, steps=12)
-    keep = Change(strategy="prepared_samples", setting={"form": "samples", "where": "memory"})
-    process = start_script(*command, sites=sites, plan=Plan(changes=(keep,)))
+    """Also where it makes its batches itself."""
+    data = ("data = TensorDataset(inputs, (inputs.sum(1) > 0).long())\n", ALIKE)
+    valid = ("DataLoader(data, batch_size=64)", f"DataLoader(Rows(16), batch_size=8{own})")
+    edited(folder, "plain.py", data, valid, ("{correct / len(data):.4f}", "{correct / 16:.4f} read {Rows.read}"))
+    sites = start_script.watch("plain.py", "100000", steps=12)
+    keep = plan_of("prepared_samples", form="samples", where="memory")
+    process = start_script("plain.py", "100000", sites=sites, plan=keep)
     process.call("autoopt.benchmark.tasks:evaluations", timeout=60.0, count=3, seconds=60.0, stage="evaluate")
     read = re.findall(r"read (\d+)", (tmp_path / "script.log").read_text())
     assert read[-1] == read[-2] == str(32 + 16)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoopt.records import Change, Plan
+from autoopt.records import Plan
 from autoopt.records.protocol import ScriptSpec, TrialSpec
 from autoopt.script import execute
 from autoopt.script.boot import Orders
@@ -21,7 +21,8 @@ from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import LocalTrial
-from tests.script.conftest import StartScript, runner_of, sites_of
+from modules import run_python
+from tests.script.conftest import StartScript, block_of, plan_of, runner_of, sites_of
 
 SEEN = """\
 import json, os, sys
@@ -63,11 +64,6 @@ def told(process: LocalTrial) -> dict[str, object]:
     return found
 
 
-def losses(process: LocalTrial) -> list[float]:
-    found: list[float] = process.call("autoopt.benchmark.tasks:probe_losses", timeout=60.0, steps=8)["losses"]
-    return found
-
-
 def test_a_forked_script_finds_what_it_finds_in_its_own_interpreter(runner: TrialRunner) -> None:
     sites = runner.watched()
     assert sites is not None
@@ -78,11 +74,11 @@ def test_a_forked_script_finds_what_it_finds_in_its_own_interpreter(runner: Tria
     with runner.launch(Plan(), "forked") as forked:
         assert runner.base.script is not None
         assert runner.base.script.path == sites.path
-        forked_losses = losses(forked)
+        forked_losses = block_of(forked, 8).losses
         ours = told(forked)
     runner.base = runner.base.model_copy(update={"script": runner.base.script.model_copy(update={"path": None})})
     with runner.launch(Plan(), "fresh") as fresh:
-        assert losses(fresh) == forked_losses, "the same random numbers"
+        assert block_of(fresh, 8).losses == forked_losses, "the same random numbers"
         assert told(fresh) == ours
     assert ours["name"] == "__main__"
     assert ours["main"] is True
@@ -136,9 +132,7 @@ def test_a_module_is_run_as_the_interpreter_runs_it(launcher: Launcher, folder: 
 
 def test_a_script_has_the_time_to_compile_in_its_first_step(launcher: Launcher, folder: Path) -> None:
     runner = runner_of(launcher, folder, "plain.py")
-    compiled = Plan(
-        changes=(Change(strategy="compile", setting={"mode": "default", "dynamic": None, "regional": False}),)
-    )
+    compiled = plan_of("compile", mode="default", dynamic=None, regional=False)
     runner.limits = TimeLimits(start=15.0, warm_up=90.0)
     assert [runner._start_seconds(plan, runner.base.script) for plan in (Plan(), compiled)] == [15.0, 90.0]
     runner.limits = TimeLimits(start=15.0)
@@ -175,26 +169,12 @@ def test_what_the_server_has_frozen_is_looked_at_by_the_scripts_collections(monk
     assert frozen == [0]
 
 
-OWN_SEED = """
-import torch
-torch.manual_seed(3)
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=8, shuffle=True)
-for epoch in range(20):
-    for batch in loader:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-"""
-
-
 def test_a_script_that_sets_its_seed_trains_from_fresh_ones(
     launcher: Launcher, folder: Path, start_script: StartScript, search_path: tuple[str, ...]
 ) -> None:
     """Its first training is its own; every further one would be the same again."""
-    (folder / "own.py").write_text(OWN_SEED)
-    runner = runner_of(launcher, folder, "own.py", sites=start_script.watch("own.py"), path=search_path)
+    words = ("plain.py", "100000")
+    runner = runner_of(launcher, folder, *words, sites=start_script.watch(*words), path=search_path)
 
     def losses(seed: int) -> tuple[float | None, ...]:
         run = runner.train(Plan(), seed=seed, max_seconds=60.0, max_steps=12, label=f"seed {seed}")
@@ -205,5 +185,32 @@ def test_a_script_that_sets_its_seed_trains_from_fresh_ones(
     assert fresh == losses(runner.base.seed + 1)
     assert all(one != other for one, other in zip(first, fresh, strict=True))
     with runner.launch(Plan(), "own") as process:
-        found: list[float] = process.call("autoopt.benchmark.tasks:probe_losses", timeout=60.0, steps=4)["losses"]
+        found = block_of(process, 4).losses
     assert first[: len(found)] == pytest.approx(found)
+
+
+# Scripts that ask the terminal for its size, as progress bars do, and what reads an input that has ended.
+
+ASKS = """
+import os, sys
+from autoopt.script.execute import take_input
+take_input({terminal})
+os.execv(sys.executable, [sys.executable, "-c", '''
+import os
+print(os.popen("stty size 2>&1").read().split()[:2], os.isatty(0))
+for _ in range(3):
+    try:
+        print(input("sure? "))
+    except EOFError:
+        print("ended")
+'''])
+"""
+
+
+@pytest.mark.parametrize(("terminal", "size"), [(True, "['24', '80'] True"), (False, "False")])
+def test_a_script_has_the_kind_of_input_that_its_user_has(terminal: bool, size: str) -> None:
+    """`stty size` of a popular script said nothing under autoopt, and its import failed."""
+    done = run_python("-c", ASKS.format(terminal=terminal), timeout=60)
+    first, *rest = done.stdout.splitlines()
+    assert first.endswith(size)
+    assert "".join(rest).count("ended") == 3, "it does not wait for what nobody types"

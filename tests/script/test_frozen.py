@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +14,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from autoopt.benchmark.kept_outputs import KeptOutputs, kept_outputs
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan, Sites
+from autoopt.records import Plan, Sites
 from autoopt.registry import load_strategies
 from autoopt.script.frozen import variants
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case
-from tests.script.conftest import StartScript
+from modules import run_python
+from tests.script.conftest import StartScript, block_of, plan_of
 
 REGISTRY = load_strategies([])
 STRATEGY = REGISTRY["cached_features"]
@@ -123,16 +122,12 @@ def test_a_trial_and_its_patch_train_as_the_script_does(start_script: StartScrip
     slow = [s.model_copy(update={"options": {**s.options, "seconds": 1.0, "kept_seconds": 0.1}}) for s in seen.sites]
     sites = seen.model_copy(update={"sites": tuple(slow)})  # so small calls may take as long as to look them up
     (setting,) = STRATEGY.settings(replace(sample_case(), sites=sites))
-    plan = Plan(changes=(Change(strategy="cached_features", setting=setting),))
-    losses = []
-    for each in (Plan(), plan):
-        with start_script("frozen.py", "100000", sites=sites, plan=each) as process:
-            found = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=12)
-            losses.append(found["losses"])
+    plan = plan_of("cached_features", **setting)
+    losses = [start_script.losses("frozen.py", "100000", steps=12, sites=sites, plan=each) for each in (Plan(), plan)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
     with start_script("frozen.py", "100000", "counted", sites=sites, plan=plan) as process:
-        process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=200)
+        block_of(process, 200)
 
     patch = placed(sites, plan, REGISTRY, "cpu")
     assert "kept_outputs(teacher, seen)" in patch.patch.diff
@@ -144,10 +139,7 @@ def test_a_trial_and_its_patch_train_as_the_script_does(start_script: StartScrip
 
 
 def _printed(folder: Path) -> list[float]:
-    done = subprocess.run(
-        [sys.executable, "frozen.py", "3"], cwd=folder, capture_output=True, text=True, timeout=120, check=True
-    )
-    return [float(line.split()[1]) for line in done.stdout.splitlines()]
+    return [float(line.split()[1]) for line in run_python("frozen.py", 3, cwd=folder).stdout.splitlines()]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, JsonDict, Objective, Plan
+from autoopt.records import Change, Plan, Sites
 from autoopt.records.messages import Probe
-from autoopt.script.applicable import moved
+from autoopt.script.applicable import inapplicable, moved
 from autoopt.script.metric import name_of
 from autoopt.search.accept.data import ProbeResult
 from autoopt.search.accept.fidelity import Arrays
@@ -19,12 +21,12 @@ from autoopt.search.accept.levels import level_of
 from autoopt.search.trial_runner import PROBE, TrialRunner
 from autoopt.strategy import Risk
 from autoopt.trial.parent import Launcher
-from autoopt.trial.process import LocalTrial
-from tests.script.conftest import StartScript, runner_of, sites_of
+from autoopt_model.muon import ADAM
+from scripted import REGISTRY
+from tests.script.conftest import OBJECTIVE, StartScript, block_of, edited, facts_of, plan_of, runner_of, sites_of
 
 TASKS = "autoopt.benchmark.tasks"
 LIMIT = 3 << 20
-OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
 
 
 @pytest.fixture
@@ -44,34 +46,17 @@ def runner(
     return made
 
 
-def losses(process: LocalTrial, steps: int = 4) -> list[float]:
-    found: list[float] = process.call(f"{TASKS}:probe_losses", timeout=60.0, steps=steps)["losses"]
-    return found
-
-
-def edit(file: Path, edits: tuple[tuple[str, str], ...]) -> None:
-    for old, new in edits:
-        text = file.read_text()
-        assert old in text
-        file.write_text(text.replace(old, new))
-
-
-def plan_of(strategy: str, **setting: object) -> Plan:
-    given: JsonDict = dict(setting)
-    return Plan(changes=(Change(strategy=strategy, setting=given),))
-
-
 def test_pieces_of_a_batch_train_the_same_and_fit(runner: Callable[..., TrialRunner]) -> None:
     found = runner("deep.py", memory_limit=LIMIT)
     with found.trial(plan_of("accumulation", size=64, accumulation=8), "pieces") as process:
-        facts = process.call(f"{TASKS}:facts", timeout=60.0)
-        seen = losses(process)
+        facts = facts_of(process)
+        seen = block_of(process, 4).losses
         assert process.call(f"{TASKS}:largest_batch", timeout=60.0)["peak_memory_bytes"] < LIMIT
     found.base = found.base.model_copy(update={"memory_limit_bytes": None})
     with found.trial(Plan(), "whole") as process:
-        assert seen == pytest.approx(losses(process), rel=1e-4)
-        known = process.call(f"{TASKS}:facts", timeout=60.0)
-    assert (facts["max_steps"], facts["steps_per_epoch"]) == (known["max_steps"], known["steps_per_epoch"])
+        assert seen == pytest.approx(block_of(process, 4).losses, rel=1e-4)
+        known = facts_of(process)
+    assert (facts.max_steps, facts.steps_per_epoch) == (known.max_steps, known.steps_per_epoch)
 
 
 LARGER = plan_of("accumulation", size=32, accumulation=2)
@@ -96,13 +81,13 @@ REPEATED = (
 def test_larger_batches_are_as_many_steps(
     runner: Callable[..., TrialRunner], folder: Path, edits: tuple[tuple[str, str], ...]
 ) -> None:
-    edit(folder / "accumulating.py", edits)
-    found, lengths, seen = runner("accumulating.py"), set[tuple[int, int]](), list[list[float]]()
+    edited(folder, "accumulating.py", *edits)
+    found, lengths, seen = runner("accumulating.py"), set[tuple[int | None, int | None]](), []
     for plan in (Plan(), LARGER):
         with found.trial(plan, "steps") as process:
-            facts = process.call(f"{TASKS}:facts", timeout=60.0)
-            lengths.add((facts["max_steps"], facts["steps_per_epoch"]))
-            seen.append(losses(process))
+            facts = facts_of(process)
+            lengths.add((facts.max_steps, facts.steps_per_epoch))
+            seen.append(block_of(process, 4).losses)
     assert len(lengths) == 1, lengths
     assert seen[0] == pytest.approx(seen[1], rel=1e-4)
 
@@ -120,12 +105,7 @@ ACCELERATED = (
     ("script", "edits", "level", "words"),
     [
         ("accumulating.py", (), "identical", "same batches, losses and weights"),
-        (
-            "accumulating.py",
-            (("nn.ReLU()", "nn.Dropout(0.2), nn.Dropout(0.2)"),),
-            "equivalent",
-            "the same training but for rounding",
-        ),
+        ("accumulating.py", (("nn.ReLU()", "nn.Dropout(0.2), nn.Dropout(0.2)"),), "equivalent", "but for rounding"),
         ("accumulating.py", (("(model(x), y)", "(model(x), y).mul(len(x))"),), None, "another gradient"),
         ("prepared.py", ACCELERATED, "identical", "same batches, losses and weights"),
     ],
@@ -140,7 +120,7 @@ def test_probes_tell_whether_larger_batches_train_the_same(
     level: str | None,
     words: str,
 ) -> None:
-    edit(folder / script, edits)
+    edited(folder, script, *edits)
     found, probed = runner(script), list[ProbeResult]()
     for plan in (Plan(), LARGER):
         out, asked = tmp_path / f"{len(probed)}.npz", {"steps": 24, "seconds": 0.5, "gradients": 12}
@@ -166,18 +146,18 @@ def test_whole_runs_find_a_metric_that_nobody_has_named(runner: Callable[..., Tr
     assert again.baseline.curve.points[-1].metric == again.best.curve.points[-1].metric != before[-1].metric
 
 
-def test_float16_is_scaled(runner: Callable[..., TrialRunner]) -> None:
+def test_float16_is_scaled_by_lines_and_by_nothing_else(
+    runner: Callable[..., TrialRunner], start_script: StartScript
+) -> None:
+    scaled, seen = plan_of("amp", dtype="float16", loss_scaling=True), []
     found = runner("plain.py")
-    with found.trial(plan_of("amp", dtype="float16", loss_scaling=True), "scaled") as process:
-        seen = losses(process)
-    with found.trial(Plan(), "as-it-is") as process:
-        assert seen == pytest.approx(losses(process), rel=1e-2)
-
-
-def test_nothing_else_says_them(start_script: StartScript) -> None:
-    sites = start_script.watch("plain.py")
+    for plan in (scaled, Plan()):
+        with found.trial(plan, "scaled") as process:
+            seen.append(block_of(process, 4).losses)
+    assert seen[0] == pytest.approx(seen[1], rel=1e-2)
+    assert found.base.script is not None
     with pytest.raises(TrialFailed, match="autoopt apply writes them"):
-        start_script("plain.py", sites=sites, plan=plan_of("amp", dtype="float16", loss_scaling=True))
+        start_script("plain.py", sites=found.base.script.sites, plan=scaled)
 
 
 def test_sites_are_where_their_lines_have_gone(start_script: StartScript, folder: Path) -> None:
@@ -199,11 +179,67 @@ def test_a_script_that_does_not_fit_is_watched_in_little_memory(start_script: St
     assert failed.value.kind == "out_of_memory"
     process = start_script("deep.py", memory_limit=LIMIT, lean=True)
     sites = sites_of(process)
-    facts = process.call("autoopt.benchmark.tasks:facts", timeout=60.0)
+    facts = facts_of(process)
     fits = start_script("deep.py")
     seen = [[each.model_copy(update={"seconds_per_step": None}) for each in s.sites] for s in (sites, sites_of(fits))]
     assert seen[0] == seen[1]
-    known = fits.call("autoopt.benchmark.tasks:facts", timeout=60.0)
-    assert {**facts, "available_ram_bytes": 0} == {**known, "available_ram_bytes": 0}
-    again = start_script("deep.py", memory_limit=LIMIT, lean=True)
-    assert losses(again) == losses(start_script("deep.py")), "it trains the same"
+    same = {"available_ram_bytes": 0}
+    assert facts.model_copy(update=same) == facts_of(fits).model_copy(update=same)
+    lean = start_script.losses("deep.py", steps=4, memory_limit=LIMIT, lean=True)
+    assert lean == start_script.losses("deep.py", steps=4), "it trains the same"
+
+
+# Every change that has a patch on a script, whether it pays there or not: the patched script trains.
+
+SKIPPED = {
+    "compile": "takes a minute; its line is run by the tests of compilation",
+    "prepared_samples": "its example needs a dataset that has an index, which not all of these have",
+    "chunked_loss": "its example names a layer of another model; test_prepared_module.py runs its lines",
+}
+
+
+def changes(sites: Sites) -> Iterator[tuple[Change, dict[str, str]]]:
+    """Each change that may be put on a script by its patch alone, and the files as the patch leaves them."""
+    for name, strategy in REGISTRY.items():
+        if strategy.example is None or name in SKIPPED:
+            continue
+        if name == "muon" and not {site.name for site in sites.of("optimizer")} & ADAM:
+            continue  # it applies to these alone
+        change = Change(strategy=name, setting=strategy.example.setting)
+        plan = Plan(changes=(change,))
+        if inapplicable(REGISTRY.fold(plan), sites, patched=True) is None:
+            found = placed(sites, plan, REGISTRY, "cpu")
+            if found.patch.diff:
+                yield change, found.texts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("script", "watched", "short"),
+    [
+        ("plain.py", ("100000",), ("20",)),
+        ("classes.py", ("100000",), ("20",)),
+        ("gan.py", ("--epochs", "100000"), ("--epochs", "1")),
+        ("get_batch.py", ("--max_iters=100000",), ("--max_iters=3",)),
+    ],
+)
+def test_a_script_trains_with_each_change_that_its_patch_may_hold(
+    start_script: StartScript, folder: Path, script: str, watched: tuple[str, ...], short: tuple[str, ...]
+) -> None:
+    sites = start_script.watch(script, *watched)
+    before = {path: path.read_text() for path in folder.glob("*.py")}
+    trained, failed = [], {}
+    for change, texts in changes(sites):
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+        done = subprocess.run(
+            [sys.executable, script, *short], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        )
+        trained.append(change.strategy)
+        if done.returncode:
+            failed[change.strategy] = done.stderr.strip().splitlines()[-1]
+        for path, text in before.items():
+            path.write_text(text)
+    assert not failed
+    assert len(trained) >= 4, trained

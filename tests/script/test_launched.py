@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import stat
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -16,7 +13,7 @@ import pytest
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.distributed.group import Group, without_waiting
 from autoopt.errors import TrialFailed, UsageError, WorkloadError
-from autoopt.records import Change, Plan
+from autoopt.records import Plan, PlanDocument
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block, Probe, TrainingRun
 from autoopt.records.protocol import Launch, ScriptSpec, TrialSpec
@@ -25,8 +22,9 @@ from autoopt.script.command import asked, launcher_of, parse
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher, before_torch
 from autoopt.trial.process import LocalTrial
+from modules import autoopt
 from tests.distributed.test_groups import leaves_nothing
-from tests.script.conftest import sites_of
+from tests.script.conftest import block_of, edited, facts_of, plan_of, sites_of
 
 TASKS = "autoopt.benchmark.tasks"
 
@@ -36,7 +34,7 @@ LAUNCHER = """\
     all_of_them = {{"MASTER_PORT": "1", "WORLD_SIZE": "{size}", "OMP_NUM_THREADS": "1"}}
     subprocess.run([sys.executable, "-c", "print('a helper of its own')"], check=True)
     processes = []
-    for rank in map(str, range({started})):
+    for rank in map(str, range(2)):
         own = {{**os.environ, **all_of_them, "RANK": rank, "LOCAL_RANK": rank}}
         processes.append(subprocess.Popen([sys.executable, "-u", *sys.argv[2:]], env=own))
     sys.exit(max(process.wait() for process in processes))
@@ -45,14 +43,13 @@ LAUNCHER = """\
 
 @pytest.fixture
 def launcher_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """``launcher_script(size=2)`` puts a small ``torchrun`` on the path, without torch in it."""
+    """``launcher_script(text, size=2)`` puts a small ``torchrun`` on the path, without torch in it."""
 
-    def make(size: int = 2, started: int | None = None) -> None:
+    def make(text: str = LAUNCHER, size: int = 2) -> None:
         place = tmp_path / "bin" / "torchrun"
         place.parent.mkdir()
-        text = textwrap.dedent(LAUNCHER).format(python=sys.executable, size=size, started=started or size)
-        place.write_text(text)
-        place.chmod(place.stat().st_mode | stat.S_IXUSR)
+        place.write_text(textwrap.dedent(text).format(python=sys.executable, size=size))
+        place.chmod(0o755)
         monkeypatch.setenv("PATH", f"{place.parent}{os.pathsep}{os.environ['PATH']}")
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMP_NUM_THREADS"):
             monkeypatch.delenv(name, raising=False)
@@ -77,7 +74,7 @@ def test_a_launcher_is_asked_what_it_starts(launcher_script: Callable[..., None]
 def test_processes_that_are_elsewhere_or_differ_are_refused(
     launcher_script: Callable[..., None], tmp_path: Path
 ) -> None:
-    launcher_script(size=4, started=2)
+    launcher_script(size=4)
     with pytest.raises(WorkloadError, match="of 4 processes 2 were started on this machine"):
         asked(launcher_of(["torchrun", "x", "train.py"]), tmp_path)
 
@@ -92,11 +89,10 @@ def test_several_machines_are_refused_at_once(
     assert launcher_of(["torchrun", "train.py", *words])[1:] == ("train.py", *words), "the script's own words"
 
 
-def test_a_launcher_that_starts_nothing_says_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "torchrun"
-    place.write_text("#!/bin/sh\necho unknown option >&2\nexit 2\n")
-    place.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+def test_a_launcher_that_starts_nothing_says_what_it_printed(
+    launcher_script: Callable[..., None], tmp_path: Path
+) -> None:
+    launcher_script("#!/bin/sh\necho unknown option >&2\nexit 2\n")
     with pytest.raises(WorkloadError, match=r"torchrun started no Python process \(exit code 2\)") as caught:
         asked(launcher_of(["torchrun", "train.py"]), tmp_path)
     assert "unknown option" in caught.value.detail
@@ -246,15 +242,14 @@ def test_a_hung_process_is_named_and_a_slow_one_is_a_straggler(start: Start) -> 
 def test_a_plan_is_put_on_in_each_process(start: Start) -> None:
     first = start()
     sites = sites_of(first)  # type: ignore[arg-type]
-    before = first.call(f"{TASKS}:facts", timeout=60)
-    assert (before["processes"], before["name"]) == (2, "Sequential")
-    assert before["wrapped"]["gradient_as_bucket_view"] is False
-    changes = {"amp": {"dtype": "bfloat16"}, "ddp_options": {"bucket_view": True, "bucket_megabytes": 0.25}}
-    plan = Plan(changes=tuple(Change(strategy=name, setting=setting) for name, setting in changes.items()))
-    group = start(plan=plan, sites=sites)
-    wrapped = group.call(f"{TASKS}:facts", timeout=60)["wrapped"]
+    before = facts_of(first)
+    assert (before.processes, before.name) == (2, "Sequential")
+    assert before.wrapped["gradient_as_bucket_view"] is False
+    options = plan_of("ddp_options", bucket_view=True, bucket_megabytes=0.25)
+    group = start(plan=Plan(changes=(*plan_of("amp", dtype="bfloat16").changes, *options.changes)), sites=sites)
+    wrapped = facts_of(group).wrapped
     assert (wrapped["gradient_as_bucket_view"], wrapped["bucket_cap_mb"]) == (True, 0.25)
-    assert len(group.call(f"{TASKS}:probe_losses", timeout=60, steps=5)["losses"]) == 5
+    assert len(block_of(group, 5).losses) == 5
 
 
 @pytest.mark.slow
@@ -291,39 +286,28 @@ def test_processes_forked_from_a_server_have_the_threads_that_the_launcher_gives
         with runner.trial(Plan(), "forked") as process:
             assert runner.base.script is not None
             assert runner.base.script.path is not None, "the server has torch imported"
-            assert len(process.call(f"{TASKS}:probe_losses", timeout=60, steps=3)["losses"]) == 3
+            assert len(block_of(process, 3).losses) == 3
     logs = list((tmp_path / "logs").glob("*forked*.log"))
     read = [line for log in logs for line in log.read_text().splitlines() if line.startswith("READ")]
     assert len(read) == 2
     assert all(line.endswith("['-x'] 1") for line in read)
 
 
-@pytest.mark.slow
-def test_run_with_a_plan_runs_the_launcher_itself(folder: Path, tmp_path: Path) -> None:
-    """``autoopt run``: the plan reaches every process that torchrun starts, and torchrun itself is left alone."""
-    run = tmp_path / "run"
-    run.mkdir()
-    changes = [{"strategy": "threads", "setting": {"threads": 2}}]
-    (run / "plan.json").write_text(json.dumps({"schema_version": 1, "changes": changes}))
-    (folder / "short.py").write_text((folder / "in_two.py").read_text().replace("range(1000)", "range(1)") + TELL)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    launcher = ["torchrun", "--standalone", "--nproc-per-node=2"]
-    words = ["run", "--plan", str(run / "plan.json"), "--", *launcher, "short.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "autoopt", *words],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    told = sorted(line for line in done.stdout.splitlines() if line.startswith("THREADS"))
-    assert told == ["THREADS 0 2", "THREADS 1 2"]
-
-
 TELL = """
     print("THREADS", dist.get_rank(), torch.get_num_threads(), flush=True)
     dist.destroy_process_group()
-"""
+
+
+if __name__"""
+
+
+@pytest.mark.slow
+def test_run_with_a_plan_runs_the_launcher_itself(folder: Path, tmp_path: Path) -> None:
+    """``autoopt run``: the plan reaches every process that torchrun starts, and torchrun itself is left alone."""
+    (tmp_path / "plan.json").write_text(PlanDocument(changes=plan_of("threads", threads=2).changes).model_dump_json())
+    edited(folder, "in_two.py", ("range(1000)", "range(1)"), ("\n\nif __name__", TELL), to="short.py")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    words = ("torchrun", "--standalone", "--nproc-per-node=2", "short.py")
+    done = autoopt("run", "--plan", tmp_path / "plan.json", "--", *words, cwd=folder, env=environment)
+    told = sorted(line for line in done.stdout.splitlines() if line.startswith("THREADS"))
+    assert told == ["THREADS 0 2", "THREADS 1 2"]

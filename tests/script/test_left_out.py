@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.records import Change, Plan, Site, Sites
+from autoopt.records import Plan, ScriptPatch, Site, Sites
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.registry import load_strategies
 from autoopt.script import applying
 from autoopt.testing.strategies import sample_case
 from scripted import PLAIN, changed_lines, patched, sites_in
-from tests.script.conftest import StartScript
+from tests.script.conftest import StartScript, edited, plan_of
 
 STRATEGY = load_strategies()["forced_calls"]
 LOOP = PLAIN.replace("        optimizer.step()\n", "        optimizer.step()\n        gc.collect()  # memory\n")
@@ -106,127 +106,76 @@ def test_a_wait_for_the_device_is_at_most_what_it_takes() -> None:
     assert told.high == pytest.approx(5.0)
 
 
+def left_out(folder: Path, text: str, call: str) -> ScriptPatch:
+    """The patch that leaves out the first call of this function."""
+    sites = sites_in(folder, text, forced=(call, f"{call}("))
+    (change,) = plan_of("forced_calls", calls=[f"train.py:{sites.of('forced')[0].line} {call}"]).changes
+    found: ScriptPatch = patched(folder, text, change, sites=sites)[1]
+    assert not found.diff or [(c.how, c.line) for c in found.changes] == [("patched", sites.of("forced")[0].line)]
+    return found
+
+
+COLLECT, DETECT, WITHIN = "gc.collect", "torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly"
+BELOW = "        if x is not None:\n            # all of it\n            gc.collect()"
+
+
 @pytest.mark.parametrize(
-    ("text", "taken"),
+    ("old", "new", "call", "changed"),
     [
-        (LOOP, ["-        gc.collect()  # memory"]),
-        (
-            LOOP.replace(
-                "        gc.collect()", "        if x is not None:\n            # all of it\n            gc.collect()"
-            ),
-            ["-            # all of it", "-            gc.collect()  # memory", "+            pass"],
-        ),
+        ("", "", COLLECT, ["-        gc.collect()  # memory"]),
+        ("        gc.collect()", BELOW, COLLECT,
+         ["-            # all of it", "-            gc.collect()  # memory", "+            pass"]),
+        ("    optimizer = ", f"    {DETECT}(True)\n    optimizer = ", DETECT, [f"-    {DETECT}(True)"]),
+        ("        loss.backward()", f"        with {WITHIN}():\n            loss.backward()", WITHIN,
+         [f"-        with {WITHIN}():", f"+        with {DETECT}(False):"]),
     ],
-)
-def test_the_patch_takes_the_line_out(text: str, taken: list[str], tmp_path: Path) -> None:
-    sites = sites_in(tmp_path, text, forced=("gc.collect", "gc.collect("))
-    (site,) = sites.of("forced")
-    change = Change(strategy="forced_calls", setting={"calls": [f"train.py:{site.line} gc.collect"]})
-    _, patch = patched(tmp_path, text, change, sites=sites)
-    assert changed_lines(patch.diff) == taken
-    assert [(c.how, c.line) for c in patch.changes] == [("patched", site.line)]
-
-
-def test_a_call_whose_value_is_used_stays(tmp_path: Path) -> None:
-    text = LOOP.replace("gc.collect()", "freed = gc.collect()")
-    sites = sites_in(tmp_path, text, forced=("gc.collect", "gc.collect("))
-    change = Change(strategy="forced_calls", setting={"calls": [f"train.py:{sites.of('forced')[0].line} gc.collect"]})
-    _, patch = patched(tmp_path, text, change, sites=sites)
-    assert not patch.diff
-    assert "does something with what" in patch.changes[0].reason
-
-
-DETECTING = LOOP.replace("        gc.collect()  # memory\n", "")
+)  # fmt: skip
+def test_the_patch_takes_the_line_out(tmp_path: Path, old: str, new: str, call: str, changed: list[str]) -> None:
+    assert old in LOOP
+    assert changed_lines(left_out(tmp_path, LOOP.replace(old, new, 1), call).diff) == changed
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "call"),
+    ("old", "new", "call", "reason"),
     [
-        (
-            ("    optimizer = ", "    torch.autograd.set_detect_anomaly(True)\n    optimizer = "),
-            ["-    torch.autograd.set_detect_anomaly(True)"],
-            "torch.autograd.set_detect_anomaly",
-        ),
-        (
-            ("        loss.backward()", "        with torch.autograd.detect_anomaly():\n            loss.backward()"),
-            [
-                "-        with torch.autograd.detect_anomaly():",
-                "+        with torch.autograd.set_detect_anomaly(False):",
-            ],
-            "torch.autograd.detect_anomaly",
-        ),
+        ("gc.collect()", "freed = gc.collect()", COLLECT, "does something with what"),
+        *(("    optimizer = ", f"    {asks}\n    optimizer = ", DETECT, "your own setting")
+          for asks in (f"{DETECT}(DEBUG)", f"if DEBUG:\n        {DETECT}(True)")),
     ],
-)
-def test_the_patch_detects_no_anomalies(before: tuple[str, str], after: list[str], call: str, tmp_path: Path) -> None:
-    assert before[0] in DETECTING
-    text = DETECTING.replace(*before, 1)
-    sites = sites_in(tmp_path, text, forced=(call, f"{call}("))
-    (site,) = sites.of("forced")
-    change = Change(strategy="forced_calls", setting={"calls": [f"train.py:{site.line} {call}"]})
-    _, patch = patched(tmp_path, text, change, sites=sites)
-    assert changed_lines(patch.diff) == after
-
-
-@pytest.mark.parametrize(
-    "asks",
-    ["torch.autograd.set_detect_anomaly(DEBUG)", "if DEBUG:\n        torch.autograd.set_detect_anomaly(True)"],
-)
-def test_detection_by_an_option_of_the_users_stays(tmp_path: Path, asks: str) -> None:
-    text = DETECTING.replace("    optimizer = ", f"    {asks}\n    optimizer = ", 1)
-    call = "torch.autograd.set_detect_anomaly"
-    sites = sites_in(tmp_path, text, forced=(call, f"{call}("))
-    change = Change(strategy="forced_calls", setting={"calls": [f"train.py:{sites.of('forced')[0].line} {call}"]})
-    _, patch = patched(tmp_path, text, change, sites=sites)
+)  # fmt: skip
+def test_what_is_used_or_is_an_option_of_the_users_stays(
+    tmp_path: Path, old: str, new: str, call: str, reason: str
+) -> None:
+    patch = left_out(tmp_path, LOOP.replace(old, new, 1), call)
     assert not patch.diff
-    assert "your own setting" in patch.changes[0].reason
+    assert reason in patch.changes[0].reason
 
 
-COLLECTING = """
-import gc
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-collected = []
-gc.disable()
-gc.callbacks.append(lambda phase, info: collected.append(1))
-loader = DataLoader(TensorDataset(torch.randn(256, 8), torch.randint(0, 2, (256,))), batch_size=16)
-model = nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-while True:
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y) + (1000 if collected else 0)
-        collected.clear()
-        loss.backward()
-        optimizer.step()
-        gc.collect()
-"""
-
-
-CHECKED = (
-    COLLECTING.replace("import torch\n", "import torch\ntorch.autograd.set_detect_anomaly(True)\n", 1)
-    .replace("        gc.collect()\n", "")
-    .replace("if collected", "if torch.is_anomaly_enabled()")
+COUNTED = "collected = []\ngc.disable()\ngc.callbacks.append(lambda phase, info: collected.append(1))\nstep = 0\n"
+COLLECTING = (
+    ("import sys\n", "import gc\nimport sys\n"),
+    ("step = 0\n", COUNTED),
+    ("criterion(model(x), y)\n", "criterion(model(x), y) + (1000 if collected else 0)\n        collected.clear()\n"),
+    ("        step += 1\n", "        step += 1\n        gc.collect()\n"),
+)
+DETECTING = (
+    ("step = 0\n", "torch.autograd.set_detect_anomaly(True)\nstep = 0\n"),
+    ("criterion(model(x), y)\n", "criterion(model(x), y) + (1000 if torch.is_anomaly_enabled() else 0)\n"),
 )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [COLLECTING, CHECKED], ids=["collecting", "detecting anomalies"])
-def test_a_script_trains_the_same_without_them(start_script: StartScript, folder: Path, text: str) -> None:
-    (folder / "collecting.py").write_text("import torch\ntorch.manual_seed(0)\n" + text)
-    sites = start_script.watch("collecting.py", steps=17)
+@pytest.mark.parametrize("edits", [COLLECTING, DETECTING], ids=["collecting", "detecting anomalies"])
+def test_a_script_trains_the_same_without_them(
+    start_script: StartScript, folder: Path, edits: tuple[tuple[str, str], ...]
+) -> None:
+    edited(folder, "plain.py", *edits)
+    sites = start_script.watch("plain.py", "100000", steps=17)
     case = case_of(*sites.sites, step=sites.step_seconds)
     assert STRATEGY.applies(case)
     (setting,) = STRATEGY.settings(case)
-    plan = Plan(changes=(Change(strategy="forced_calls", setting=setting),))
-    losses = []
-    for each in (Plan(), plan):
-        with start_script("collecting.py", sites=sites, plan=each) as process:
-            losses.append(
-                process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=9)["losses"]
-            )
-    now, then = losses
+    plans = (Plan(), plan_of("forced_calls", **setting))
+    now, then = (start_script.losses("plain.py", "100000", steps=9, sites=sites, plan=plan) for plan in plans)
     assert len(then) == 9
     assert max(then) < 1000, "nothing was collected, or looked for"
     assert [loss - 1000 for loss in now] == pytest.approx(then, abs=1e-3), "and the training is the same"
@@ -241,7 +190,7 @@ def test_the_same_file_comes_without_waiting_for_it(start_script: StartScript, f
     )
     assert setting == {"lines": [f"walked.py:{site.line}"], "loads": []}
     found = []
-    for plan in (Plan(), Plan(changes=(Change(strategy="checkpoints", setting=setting),))):
+    for plan in (Plan(), plan_of("checkpoints", **setting)):
         with start_script("walked.py", sites=sites, plan=plan) as process:
             told = process.call(
                 "autoopt.benchmark.tasks:evaluations", timeout=120.0, count=2, seconds=60.0, stage="checkpoint"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,7 @@ from autoopt.records import JsonDict
 from autoopt.records.protocol import TrialSpec
 from autoopt.registry import load_strategies
 from autoopt.simplify import tasks as simplify_tasks
-from tests.script import narrowed
+from tests.script import in_process
 from tests.script.conftest import StartScript
 
 TINY = str(Path(__file__).parents[1] / "workloads" / "tiny.py") + ":build"
@@ -79,7 +78,7 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     if request.param == "build":
         monkeypatch.chdir(tmp_path)
         live = TrialContext(TrialSpec(workload=TINY, device="cpu"), load_strategies())
-        assert narrowed.narrow(live)["missing"] == []
+        assert in_process.narrow(live)["missing"] == []
         rooms = {"benchmark": benchmark_tasks, "simplify": simplify_tasks, "profilers": profilers_tasks}
 
         def here(task: str, arguments: JsonDict) -> JsonDict:
@@ -91,9 +90,8 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         live.close()
         return
     start: StartScript = request.getfixturevalue("start_script")
-    shutil.copy(narrowed.__file__, request.getfixturevalue("folder"))
     with start("plain.py", "100000") as process:
-        assert process.call("narrowed:narrow")["missing"] == []
+        assert process.call("tests.script.in_process:narrow")["missing"] == []
 
         def there(task: str, arguments: JsonDict) -> JsonDict:
             room, _, name = task.partition(":")

@@ -100,42 +100,28 @@ def told(*texts: str, each: int = 1) -> list[Printed]:
     return [Printed(10 * (n // each + 1), 1.0 * n, n // each, text) for n, text in enumerate(texts)]
 
 
+def read(lines: list[Printed], pattern: str) -> list[float]:
+    return [value for _, _, value in values(pattern, lines)]
+
+
+EPOCHS = [f"epoch {n} loss {0.6 - n / 10:.2f} val acc 0.8{5 * n} 3.{n}s" for n in (0, 1)]
+STEPS = [f"step {n}: train loss {4 - n:.4f}, val loss {4.1 - n:.4f}, {n}.1s" for n in (0, 1, 2)]
+MNIST = [f"Test set: Average loss: {x}, Accuracy: {int(100 * x)}/100 ({100 * x:.0f}%)" for x in (0.5, 0.25)]
+TRANSFORMERS = [f"{{'eval_loss': '{x}', 'eval_runtime': '0.01', 'epoch': '{x}'}}" for x in (0.5, 0.25)]
+IMAGES = "Accuracy of the network on the 10000 test images"
+
+
 @pytest.mark.parametrize(
     ("lines", "name", "direction", "last"),
     [
         (["epoch 1: accuracy 0.7500", "epoch 2: accuracy 0.8125"], "accuracy", "max", 0.8125),
-        (
-            ["epoch 0 loss 0.51 val acc 0.80 3.1s", "epoch 1 loss 0.42 val acc 0.85 3.0s"],
-            "val acc",
-            "max",
-            0.85,
-        ),
-        (
-            [f"step {n}: train loss {4 - n:.4f}, val loss {4.1 - n:.4f}, {n}.1s" for n in (0, 1, 2)],
-            "val loss",
-            "min",
-            2.1,
-        ),
-        (
-            [f"Test set: Average loss: {x}, Accuracy: {int(100 * x)}/100 ({100 * x:.0f}%)" for x in (0.5, 0.25)],
-            "Average loss",
-            "min",
-            0.25,
-        ),
+        (EPOCHS, "val acc", "max", 0.85),
+        (STEPS, "val loss", "min", 2.1),
+        (MNIST, "Average loss", "min", 0.25),
         (["| valid ppl   148.23 |", "| valid ppl   120.51 |"], "valid ppl", "min", 120.51),
-        (
-            [f"{{'eval_loss': '{x}', 'eval_runtime': '0.01', 'epoch': '{x}'}}" for x in (0.5, 0.25)],  # transformers
-            "eval_loss",
-            "min",
-            0.25,
-        ),
+        (TRANSFORMERS, "eval_loss", "min", 0.25),
         (["val_acc=9.1e-1", "val_acc=9.25e-1"], "val_acc", "max", 0.925),
-        (
-            ["Accuracy of the network on the 10000 test images: 53 %"],
-            "Accuracy of the network on the 10000 test images",
-            "max",
-            53.0,
-        ),
+        ([f"{IMAGES}: 53 %"], IMAGES, "max", 53.0),
         (["mAP@0.5 = 0.31", "mAP@0.5 = 0.42"], "mAP@0.5", "max", 0.42),
         (["epoch 0 val fd 32.2", "epoch 1 val fd 28.1"], "val fd", "min", 28.1),
         (["epoch 0 loss 0.6133 val acc 0.9500 3.2s"], "val acc", "max", 0.95),  # one: its words name held-out data
@@ -145,9 +131,8 @@ def test_the_one_number_of_each_evaluation_is_the_metric(
     lines: list[str], name: str, direction: str, last: float
 ) -> None:
     (pattern,) = candidates(told(*lines))
-    assert name_of(pattern) == name
-    assert direction_of(pattern) == direction
-    assert [value for _, _, value in values(pattern, told(*lines))][-1] == pytest.approx(last)
+    assert (name_of(pattern), direction_of(pattern)) == (name, direction)
+    assert read(told(*lines), pattern)[-1] == pytest.approx(last)
 
 
 @pytest.mark.parametrize(
@@ -169,27 +154,37 @@ def test_what_is_no_measure_of_quality_is_not_taken(lines: list[str]) -> None:
     assert candidates(twice) == (), "a line that each evaluation prints more than once is none"
 
 
-def test_the_same_words_in_a_line_of_the_training_are_no_metric() -> None:
+BATCH = "Batch[3] - loss: 0.7  acc: 50.0% (32/64)"
+EVALUATED = ("Evaluation - loss: 0.61  acc: 55.3% (443/800)", "Evaluation - loss: 0.52  acc: 61.0% (488/800)")
+
+
+@pytest.mark.parametrize(
+    ("batch", "evaluated", "name", "found"),
+    [
+        (BATCH, EVALUATED, "Evaluation acc", [55.3, 61.0]),
+        ("Epoch: [0][10/32]\tLoss 2.1 (2.2)\tAcc@1 17.19 (14.2)",
+         (" * Epoch 0 Acc@1 31.25", " * Epoch 1 Acc@1 40.62"), "Epoch Acc@1", [31.25, 40.62]),
+        ("accuracy 0.5", ("accuracy 0.6", "accuracy 0.7"), "", []),
+    ],
+)  # fmt: skip
+def test_the_same_words_in_a_line_of_the_training_are_no_metric(
+    batch: str, evaluated: tuple[str, ...], name: str, found: list[float]
+) -> None:
     """Each batch printed its accuracy, too: whole runs took the last batch's for the metric."""
-    lines = told("Evaluation - loss: 0.61  acc: 55.3% (443/800)", "Evaluation - loss: 0.52  acc: 61.0% (488/800)")
-    batch = Printed(3, 0.1, None, "Batch[3] - loss: 0.7  acc: 50.0% (32/64)")
-    pattern = chosen(candidates([batch, *lines])) or ""
-    assert name_of(pattern) == "Evaluation acc"
-    assert [value for _, _, value in values(pattern, [batch, *lines])] == [55.3, 61.0]
-    assert candidates([Printed(3, 0.1, None, "accuracy 0.5"), *told("accuracy 0.6", "accuracy 0.7")]) == ()
-    whole = ["Batch[3] - loss: 0.7  acc: 50.0% (32/64)", lines[0].text, "Batch[4] - loss: 0.6  acc: 52.0% (33/64)"]
-    assert name_of(chosen(in_output(whole)) or "") == "Evaluation acc"
-    batch = Printed(3, 0.1, None, "Epoch: [0][10/32]\tLoss 2.1 (2.2)\tAcc@1 17.19 (14.2)")
-    lines = told(" * Epoch 0 Acc@1 31.25", " * Epoch 1 Acc@1 40.62")
-    pattern = chosen(candidates([batch, *lines])) or ""
-    assert name_of(pattern) == "Epoch Acc@1"
-    assert [value for _, _, value in values(pattern, [batch, *lines])] == [31.25, 40.62]
+    lines = [Printed(3, 0.1, None, batch), *told(*evaluated)]
+    pattern = chosen(candidates(lines))
+    assert ("" if pattern is None else name_of(pattern)) == name
+    assert pattern is None or read(lines, pattern) == found
+
+
+def test_nor_are_they_in_the_output_of_a_whole_run() -> None:
+    assert name_of(chosen(in_output([BATCH, EVALUATED[0], BATCH.replace("3", "4")])) or "") == "Evaluation acc"
 
 
 def test_an_evaluation_that_prints_none_of_it_hides_no_metric_of_held_out_data() -> None:
     lines = told("wrote 10 samples", "step 500 train loss: 2.1 test loss: 2.2", "wrote 10 samples")
     (pattern,) = candidates(lines)
-    assert (name_of(pattern), values(pattern, lines)[0][2]) == ("test loss", 2.2)
+    assert (name_of(pattern), read(lines, pattern)[0]) == ("test loss", 2.2)
     assert candidates(told("wrote 10 samples", "score: 2.2", "score: 2.3")) == ()
 
 
@@ -233,4 +228,4 @@ def test_what_is_printed_and_logged_is_one_metric_and_one_evaluation_and_another
     (pattern,) = candidates(lines)
     assert [(step, value) for step, _, value in values(pattern, lines)] == [(10, 19.866413), (20, 19.99)]
     lines = told("val acc 0.50", "val acc 0.60", "val acc 0.61", "val acc 0.61", each=2)
-    assert [value for _, _, value in values("val acc ([0-9.]+)", lines)] == [0.5, 0.6, 0.61]
+    assert read(lines, "val acc ([0-9.]+)") == [0.5, 0.6, 0.61]

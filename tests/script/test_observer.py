@@ -15,7 +15,7 @@ from autoopt.script import frames
 from autoopt.script.frames import ImportClock, import_sites, names_of
 from autoopt.script.observer import Observer
 from autoopt.script.torch_hooks import TorchHooks
-from tests.script.conftest import StartScript
+from tests.script.conftest import StartScript, edited
 
 
 def test_what_a_library_prints_is_no_line_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,25 +83,6 @@ def test_what_a_package_beside_the_folder_makes_is_placed_where_the_folder_s_own
     frames.shown.cache_clear()
 
 
-IMPORTING = """
-import slow
-import torch
-import late
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(0)
-loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,))), batch_size=4)
-model = nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(9):
-    for x, y in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-"""
-
-
 def test_a_line_has_what_it_imports_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "outer_one.py").write_text("import time\nimport inner_one\ntime.sleep(0.06)\n")
     (tmp_path / "inner_one.py").write_text("import time\ntime.sleep(0.2)\n")
@@ -126,6 +107,9 @@ def test_a_line_has_what_it_imports_itself(tmp_path: Path, monkeypatch: pytest.M
 def test_slow_imports_have_their_lines(start_script: StartScript, folder: Path) -> None:
     (folder / "slow.py").write_text("import time\ntime.sleep(0.1)\n")
     (folder / "late.py").write_text("import time\ntime.sleep(0.2)\n")
-    (folder / "importing.py").write_text(IMPORTING)
-    sites = start_script.watch("importing.py", fresh=True, steps=9)
-    assert [(site.line, site.call) for site in sites.of("import")] == [(4, "late"), (2, "slow")]
+    imports = (("import sys\n", "import slow\n"), ("import torch\n", "import torch\nimport late\n"))
+    endless = ("int(sys.argv[1]) if len(sys.argv) > 1 else 200", "100000")
+    text = edited(folder, "plain.py", *imports, endless)
+    sites = start_script.watch("plain.py", fresh=True, steps=9)
+    there = [(1 + text.splitlines().index(f"import {name}"), name) for name in ("late", "slow")]
+    assert [(site.line, site.call) for site in sites.of("import")] == there

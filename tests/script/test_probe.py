@@ -12,27 +12,29 @@ import pytest
 
 from autoopt.benchmark.probe import Asked
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
-from autoopt.records.messages import Probe
+from autoopt.records import Plan, Quality, Record, Sites
+from autoopt.records.messages import Probe, TrainingRun
 from autoopt.search.accept.data import ProbeResult
+from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.fidelity import Arrays, parted_across_epochs
+from autoopt.search.accept.gate import judge_runs
 from autoopt.search.accept.levels import level_of
+from autoopt.search.accept.losses import ROUNDING
 from autoopt.search.first_training import adopt_metric
 from autoopt.strategy import Risk
 from scripted import REGISTRY
-from tests.script.conftest import StartScript
+from tests.script.conftest import OBJECTIVE, StartScript, edited, plan_of
 
-OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
 SITES = Sites(command=("python", "train.py"), cwd="/")
 UNCHANGED = Plan()
-ON_DEVICE = Plan(changes=(Change(strategy="prepared_samples", setting={"form": "rows", "where": "memory"}),))
-FUSED = Plan(changes=(Change(strategy="fused_optimizer", setting={"implementation": "fused"}),))
-BFLOAT16 = Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),))
-WORKERS = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
+ON_DEVICE = plan_of("prepared_samples", form="rows", where="memory")
+FUSED = plan_of("fused_optimizer", implementation="fused")
+BFLOAT16 = plan_of("amp", dtype="bfloat16")
+WORKERS = plan_of("workers", num_workers=1, prefetch_factor=2)
 
 
 class Prober:
-    """Probes scripts; each is watched once, and its unchanged form probed once."""
+    """Probes and trains scripts, as they are and with plans, or with other ``words``."""
 
     def __init__(self, start: StartScript, out: Path) -> None:
         self._start, self._out, self._count = start, out, 0
@@ -57,7 +59,7 @@ class Prober:
         out = self._out / f"{self._count}.npz"
         asked = {"out": str(out), "steps": 24, "seconds": 0.3, "weights": self.weights, "gradients": 12}
         asked |= {each.name: more.pop(each.name) for each in fields(Asked) if each.name in more}
-        with self._start(name, words, sites=sites, plan=plan, **more) as process:
+        with self._start(name, *words.split(), sites=sites, plan=plan, **more) as process:
             found = process.call("autoopt.benchmark.tasks:probe", timeout=120.0, **asked)
         return ProbeResult(Probe.model_validate(found), Arrays.read(out))
 
@@ -67,8 +69,13 @@ def prober(start_script: StartScript, tmp_path: Path) -> Prober:
     return Prober(start_script, tmp_path)
 
 
-def level(risk: Risk, before: ProbeResult, after: ProbeResult) -> Quality:
-    return level_of(risk, before, after, OBJECTIVE)
+def level(risk: Risk, before: ProbeResult, after: ProbeResult, **how: bool) -> Quality:
+    return level_of(risk, before, after, OBJECTIVE, **how)
+
+
+def patch(folder: Path, name: str, *edits: tuple[str, str]) -> dict[str, str]:
+    """The file of a script as a process reads it that gets these edits."""
+    return {str(folder / name): edited(folder, name, *edits, to="edited.txt")} if edits else {}
 
 
 @pytest.mark.slow
@@ -108,18 +115,14 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
         ("loss = criterion(model(x), y)", "loss = 1.2 * criterion(model(x), y)", "another gradient"),
         ("lr=0.1", "lr=0.1, momentum=0.5", "another update"),
     ):
-        text = (folder / "plain.py").read_text()
-        assert old in text
-        patched = {str(folder / "plain.py"): text.replace(old, new)}
-        other = level(Risk.NUMERIC, before, prober("plain.py", sites, patched=patched))
+        other = level(Risk.NUMERIC, before, prober("plain.py", sites, patched=patch(folder, "plain.py", (old, new))))
         assert other.passed is False, (new, other.detail)
         assert told in other.detail
 
 
 def test_weights_at_the_target_do_not_end_a_script_there(prober: Prober, folder: Path) -> None:
     """At the end of an epoch a script evaluated trained weights that were put in, and its probe was over."""
-    with (folder / "plain.py").open("a") as file:
-        file.write("    if correct / len(data) >= 0.93:\n        break\n")
+    edited(folder, "plain.py", ('"model.pt")\n', '"model.pt")\n    if correct / len(data) >= 0.93:\n        break\n'))
     sites = prober.trained("plain.py")
     probe = prober("plain.py", sites, gradients=17, reading=0.0).probe  # its third epoch ends at the last weights
     assert probe.points == 3
@@ -137,9 +140,7 @@ BREAKS = {
 
 @pytest.mark.slow
 def test_breaks_at_the_end_of_an_epoch_or_of_a_short_training_are_in_its_windows(prober: Prober, folder: Path) -> None:
-    text = (folder / "plain.py").read_text()
-    text = text.replace("nn.ReLU()", "nn.BatchNorm1d(32), nn.ReLU()").replace("lr=0.1", "lr=0.05, momentum=0.9")
-    (folder / "plain.py").write_text(text)
+    edited(folder, "plain.py", ("nn.ReLU()", "nn.BatchNorm1d(32), nn.ReLU()"), ("lr=0.1", "lr=0.05, momentum=0.9"))
     sites = prober.trained("plain.py")
     before, again = (prober("plain.py", sites, until=200, reading=0.5, seconds=4.0) for _ in range(2))
     assert set(before.arrays.windows) == {"epoch", "end"}
@@ -148,7 +149,7 @@ def test_breaks_at_the_end_of_an_epoch_or_of_a_short_training_are_in_its_windows
     assert (same.level, same.passed) == ("identical", True), same.detail
     assert "the steps across the end of an epoch; the last steps of a training of 200" in same.rests_on
     for told, lines in BREAKS.items():
-        patched = {str(folder / "plain.py"): text.replace(SECOND, lines)}
+        patched = patch(folder, "plain.py", (SECOND, lines))
         broken = prober("plain.py", sites, until=200, reading=0.5, seconds=4.0, patched=patched)
         for risk in (Risk.EXACT, Risk.NUMERIC):
             found = level(risk, before, broken)
@@ -183,12 +184,11 @@ def test_gradients_that_a_closure_computes_within_the_step_are_compared(prober: 
 def test_without_kept_weights_both_gradients_of_a_script_are_taken_at_those_that_the_first_probe_came_to(
     prober: Prober, folder: Path
 ) -> None:
-    sites, text = prober.sites("plain.py"), (folder / "plain.py").read_text()
+    sites = prober.sites("plain.py")
     before = prober("plain.py", sites)
     prober.weights = before.probe.kept
     assert len(prober.weights) == 1
-    other_first_step = {str(folder / "plain.py"): text.replace("lr=0.1", "lr=5.0")}
-    after = prober("plain.py", sites, patched=other_first_step)
+    after = prober("plain.py", sites, patched=patch(folder, "plain.py", ("lr=0.1", "lr=5.0")))  # another first step
     assert np.allclose(before.arrays.gradients[0], after.arrays.gradients[0])
 
 
@@ -199,8 +199,7 @@ def test_a_state_that_a_model_hands_on_is_no_data_of_the_script(prober: Prober, 
     cast = level(Risk.NUMERIC, before, prober("carried.py", sites, BFLOAT16))
     assert "another batch" not in cast.detail
     assert cast.passed is not False, cast.detail
-    text = (folder / "carried.py").read_text()
-    other = {str(folder / "carried.py"): text.replace("(step * LENGTH", "(8 + step * LENGTH")}
+    other = patch(folder, "carried.py", ("(step * LENGTH", "(8 + step * LENGTH"))
     moved = level(Risk.NUMERIC, before, prober("carried.py", sites, patched=other))
     assert moved.passed is False
     assert "another batch" in moved.detail
@@ -219,30 +218,26 @@ def test_updates_by_the_scripts_own_lines_are_probed(prober: Prober, folder: Pat
     same = level(Risk.EXACT, before, prober("by_hand.py", sites))
     assert (same.passed, same.gradient_error, same.gradient_bias) == (True, 0.0, 0.0), same.detail
     assert level(Risk.NUMERIC, before, prober("by_hand.py", sites, BFLOAT16)).passed is True
-    text = (folder / "by_hand.py").read_text()
-    other = {str(folder / "by_hand.py"): text.replace("update(0.1)", "update(0.2)")}
+    other = patch(folder, "by_hand.py", ("update(0.1)", "update(0.2)"))
     assert level(Risk.NUMERIC, before, prober("by_hand.py", sites, patched=other)).passed is not True
 
 
 def test_batches_that_depend_on_weights_are_compared_where_weights_are_the_same(prober: Prober, folder: Path) -> None:
     """A policy samples what it is trained on: rounding of an update leads to other batches later on."""
-    name, text = "rollouts.py", (folder / "rollouts.py").read_text()
-    sites = prober.trained(name)
+    name, sites = "rollouts.py", prober.trained("rollouts.py")
     again: list[Probe] = []
 
     def elsewhere() -> Probe:
         again[:] = again or [prober(name, sites, elsewhere=True).probe]
         return again[0]
 
-    def judged(plan: Plan = UNCHANGED, *edit: str) -> Quality:
-        assert not edit or edit[0] in text
-        script = {"patched": {str(folder / name): text.replace(*edit)}} if edit else {}
-        return level(Risk.NUMERIC, before, prober(name, sites, plan, **script))
+    def judged(*edits: tuple[str, str], plan: Plan = UNCHANGED) -> Quality:
+        return level(Risk.NUMERIC, before, prober(name, sites, plan, patched=patch(folder, name, *edits)))
 
     before = replace(prober(name, sites), elsewhere=elsewhere)
-    fused = judged(FUSED)
+    fused = judged(plan=FUSED)
     assert (fused.level, fused.passed) == ("equivalent", True), fused.detail
-    rounded = judged(UNCHANGED, "optimizer.step()", "optimizer.step(); policy[0].weight.data.mul_(1.004)")
+    rounded = judged(("optimizer.step()", "optimizer.step(); policy[0].weight.data.mul_(1.004)"))
     assert "data depend on its weights" in rounded.detail
     assert rounded.passed is not False, rounded.detail
     for edit in (
@@ -252,10 +247,12 @@ def test_batches_that_depend_on_weights_are_compared_where_weights_are_the_same(
         ("loss.backward()", "(1.2 * loss).backward()"),
         ("lr=0.01", "lr=0.01, weight_decay=0.1"),
     ):
-        broken = judged(UNCHANGED, *edit)
+        broken = judged(edit)
         assert broken.passed is False, (edit, broken.detail)
 
 
+RANDOM = ("import sys", "import random\nimport sys")
+MADE = "loader = DataLoader(\n    data,"
 NOISY = """\
 class Noisy(torch.utils.data.Dataset):
     def __len__(self):
@@ -271,15 +268,13 @@ loader = DataLoader(
 
 @pytest.mark.slow
 def test_random_samples_are_compared_one_by_one_and_updates_from_equal_weights(prober: Prober, folder: Path) -> None:
-    text = (folder / "plain.py").read_text().replace("import sys", "import random\nimport sys")
-    text = text.replace("loader = DataLoader(\n    data,", NOISY)
-    text = text.replace("SGD(model.parameters(), lr=0.1)", "AdamW(model.parameters(), lr=0.01, weight_decay=0.5)")
-    (folder / "noisy.py").write_text(text)
+    decayed = "AdamW(model.parameters(), lr=0.01, weight_decay=0.5)"
+    edited(folder, "plain.py", RANDOM, (MADE, NOISY), ("SGD(model.parameters(), lr=0.1)", decayed), to="noisy.py")
     sites = prober.trained("noisy.py")
 
     def level_with(**script: object) -> Quality:
         before, after = (prober("noisy.py", sites, plan, **script) for plan in (UNCHANGED, WORKERS))
-        return level_of(Risk.EXACT, before, after, OBJECTIVE, deterministic=False)
+        return level(Risk.EXACT, before, after, deterministic=False)
 
     same = level_with(same_draws=True)
     assert (same.level, same.passed) == ("identical", True), same.detail
@@ -291,9 +286,10 @@ def test_random_samples_are_compared_one_by_one_and_updates_from_equal_weights(p
 
 def test_an_optimizer_for_later_is_left_as_it_is(prober: Prober, folder: Path) -> None:
     """L-BFGS after Adam: it has no fused update, and no step of a probe is its own."""
-    text = (folder / "plain.py").read_text().replace("torch.optim.SGD", "torch.optim.Adam")
-    text = text.replace("step = 0\n", "late = torch.optim.LBFGS(model.parameters())\nstep = 0\n")
-    (folder / "stages.py").write_text(text + "late.step(lambda: criterion(model(inputs), data.tensors[1]))\n")
+    late = "late = torch.optim.LBFGS(model.parameters())\nstep = 0\n"
+    saved = '"model.pt")\n'
+    last = (saved, f"{saved}late.step(lambda: criterion(model(inputs), data.tensors[1]))\n")
+    edited(folder, "plain.py", ("optim.SGD", "optim.Adam"), ("step = 0\n", late), last, to="stages.py")
     sites = prober.sites("stages.py")
     before, after = (prober("stages.py", sites, plan) for plan in (UNCHANGED, FUSED))
     assert before.arrays.updates is not None
@@ -307,20 +303,20 @@ def test_an_optimizer_for_later_is_left_as_it_is(prober: Prober, folder: Path) -
 @pytest.mark.slow
 def test_samples_without_whole_numbers_are_known_by_the_indices_that_were_drawn(prober: Prober, folder: Path) -> None:
     """Images and masks that another plan decodes otherwise: what is compared is their gradients."""
-    text = (folder / "plain.py").read_text().replace("(inputs.sum(1) > 0).long()", "inputs.sum(1, keepdim=True).sign()")
-    text = text.replace("CrossEntropyLoss()", "MSELoss()").replace("nn.Linear(32, 2)", "nn.Linear(32, 1)")
-    (folder / "values.py").write_text(text)
-    otherwise = {str(folder / "values.py"): text.replace("randn(256, 12)", "randn(256, 12).mul(1.001)")}
-    order = {str(folder / "values.py"): text.replace("shuffle=True", "shuffle=False")}
+    signs = ("(inputs.sum(1) > 0).long()", "inputs.sum(1, keepdim=True).sign()")
+    squares = (("CrossEntropyLoss()", "MSELoss()"), ("nn.Linear(32, 2)", "nn.Linear(32, 1)"))
+    edited(folder, "plain.py", signs, *squares, to="values.py")
+    otherwise = patch(folder, "values.py", ("randn(256, 12)", "randn(256, 12).mul(1.001)"))
+    order = patch(folder, "values.py", ("shuffle=True", "shuffle=False"))
     sites = prober.trained("values.py")
 
     before, decoded, other = (prober("values.py", sites, patched=each) for each in ({}, otherwise, order))
     assert before.probe.digests != decoded.probe.digests
     assert all(before.probe.orders)
     assert before.probe.orders == decoded.probe.orders
-    found = level_of(Risk.NUMERIC, before, decoded, OBJECTIVE, deterministic=False)
+    found = level(Risk.NUMERIC, before, decoded, deterministic=False)
     assert (found.level, found.passed) == ("equivalent", True), found.detail
-    lost = level_of(Risk.NUMERIC, before, other, OBJECTIVE, deterministic=False)
+    lost = level(Risk.NUMERIC, before, other, deterministic=False)
     assert lost.passed is False
     assert "another batch" in lost.detail
 
@@ -341,9 +337,7 @@ loader = DataLoader(
 
 def test_a_sampler_s_draws_do_not_depend_on_how_far_ahead_it_is_asked(prober: Prober, folder: Path) -> None:
     """It draws from a generator that the process has: workers that read ahead were another order of the samples."""
-    text = (folder / "plain.py").read_text().replace("import sys", "import random\nimport sys")
-    text = text.replace("loader = DataLoader(\n    data,", SAMPLER, 1).replace("    shuffle=True,\n", "", 1)
-    (folder / "sampled.py").write_text(text)
+    edited(folder, "plain.py", RANDOM, (MADE, SAMPLER), ("    shuffle=True,\n", ""), to="sampled.py")
     sites = prober.sites("sampled.py")
     before, after = (prober("sampled.py", sites, plan, same_draws=True) for plan in (UNCHANGED, WORKERS))
     count = min(len(before.probe.orders), len(after.probe.orders))
@@ -356,11 +350,9 @@ def test_a_sampler_s_draws_do_not_depend_on_how_far_ahead_it_is_asked(prober: Pr
 def test_masks_that_are_drawn_otherwise_part_trainings_as_far_as_another_seed_does(
     prober: Prober, folder: Path
 ) -> None:
-    text = (folder / "plain.py").read_text().replace("nn.ReLU()", "nn.ReLU(), nn.Dropout(0.4)")
-    text = text.replace("SGD(model.parameters(), lr=0.1)", "Adam(model.parameters(), lr=0.003)")
-    (folder / "drops.py").write_text(text)
-    sites = prober.trained("drops.py")
-    bits = Plan(changes=(Change(strategy="native_operators", setting={"dropout": True}),))
+    adam = ("SGD(model.parameters(), lr=0.1)", "Adam(model.parameters(), lr=0.003)")
+    edited(folder, "plain.py", ("nn.ReLU()", "nn.ReLU(), nn.Dropout(0.4)"), adam, to="drops.py")
+    sites, bits = prober.trained("drops.py"), plan_of("native_operators", dropout=True)
     before, same, other = (prober("drops.py", sites, plan, seconds=2.0) for plan in (UNCHANGED, FUSED, bits))
     again = prober("drops.py", sites, disturbed=1e-6, draws=1, seconds=2.0)
     assert before.arrays.drawn > 0
@@ -454,3 +446,40 @@ def test_what_one_model_computes_for_another_is_no_batch_of_the_data(prober: Pro
     found = level(Risk.NUMERIC, before, prober("gan.py", sites, BFLOAT16, words=words))
     assert "another batch" not in found.detail
     assert before.probe.digests[1] != before.probe.digests[2]
+
+
+@pytest.mark.slow
+def test_a_gan_in_bfloat16_passes_and_halves_of_it_that_are_broken_do_not(
+    prober: Prober, start_script: StartScript
+) -> None:
+    sites, steps = prober.sites("dcgan.py"), 400
+
+    def probed(plan: Plan = UNCHANGED, broken: str = "") -> ProbeResult:
+        asked = {"steps": 64, "seconds": 20.0, "weights": [], "gradients": 0, "reading": 0.5}
+        return prober("dcgan.py", sites, plan, words=f"100000 {broken}", **asked)
+
+    def trained(seed: int, plan: Plan = UNCHANGED, *broken: str) -> TrainingRun:
+        how = {"sites": sites, "plan": plan, "seed": seed, "disturbed": ROUNDING["bfloat16"]}
+        with start_script("dcgan.py", str(steps), *broken, **how) as process:
+            arguments = {"max_seconds": 300.0, "max_steps": steps - 1}
+            return TrainingRun.model_validate(process.call("autoopt.benchmark.tasks:train", timeout=300.0, **arguments))
+
+    before = probed()
+    quality = level(Risk.NUMERIC, before, probed(BFLOAT16))
+    assert (quality.level, quality.passed) == ("equivalent", True), quality.detail
+    for broken in ("half", "dropped", "detached"):
+        found = level(Risk.NUMERIC, before, probed(broken=broken))
+        assert found.passed is False, f"{broken}: {found.detail}"
+
+    baseline = tuple(trained(seed) for seed in (1, 2))
+    assert baseline[0].losses[0] != baseline[1].losses[0], "other samples first, and weights a rounding apart"
+    assert baseline[0].losses[0] == pytest.approx(baseline[1].losses[0], rel=0.1), "the script's own weights"
+
+    def verified(*runs: TrainingRun) -> Quality:
+        known = {"objective": OBJECTIVE, "level": quality, "deterministic": True}
+        return judge_runs(Evidence(baseline_runs=baseline, candidate_runs=runs, **known))
+
+    assert verified(*(trained(seed, BFLOAT16) for seed in (1, 2))).passed is True
+    for broken in ("half", "detached"):  # were a probe not to see it
+        found = verified(*(trained(seed, UNCHANGED, broken) for seed in (1, 2)))
+        assert found.passed is False, f"{broken}: {found.detail}"

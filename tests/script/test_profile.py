@@ -15,7 +15,7 @@ from autoopt.running.profile import profile
 from autoopt.search.planner import Choice
 from autoopt.simplify.stage_profile import profile_stages
 from autoopt.trial.parent import Launcher
-from tests.script.conftest import StartScript, runner_of
+from tests.script.conftest import StartScript, edited, runner_of
 
 
 @pytest.mark.slow
@@ -30,29 +30,38 @@ def test_a_profile_tells_its_first_look_before_it_measures(folder: Path) -> None
     assert found.sites is not None
 
 
-THREADED = """
+SMALL = """
 import time
 
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(100_000):
-    if step % 4 == 0:
-        time.sleep(0.02 * torch.get_num_threads())
+    inputs, labels = torch.randn(8, 8), torch.arange(8) % 2
     optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.arange(8) % 2).backward()
+    torch.nn.functional.cross_entropy(model(inputs), labels).backward()
     optimizer.step()
 """
+MADE = "    inputs, labels = torch.randn(8, 8), torch.arange(8) % 2\n"
+WAITS = "    if step % 4 == 0:\n        time.sleep(0.02 * torch.get_num_threads())\n"
+
+
+@pytest.fixture
+def small(folder: Path) -> Path:
+    """The folder, with ``small.py`` in it."""
+    (folder / "small.py").write_text(SMALL)
+    return folder
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="one core has one thread")
 def test_threads_are_tried_in_whole_steps_with_what_a_script_does_between_them(
-    start_script: StartScript, folder: Path
+    start_script: StartScript, small: Path
 ) -> None:
-    (folder / "threaded.py").write_text(THREADED)
-    sites = start_script.watch("threaded.py")
-    with start_script("threaded.py", sites=sites) as process:
+    edited(small, "small.py", (MADE, WAITS + MADE))
+    sites = start_script.watch("small.py")
+    with start_script("small.py", sites=sites) as process:
         process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=0.5)
         found = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, counts=[2], seconds=2.0, cycle=4)
         again = process.call("autoopt.simplify.tasks:try_threads", timeout=60.0, counts=[2], seconds=0.5, cycle=4)
@@ -62,28 +71,18 @@ def test_threads_are_tried_in_whole_steps_with_what_a_script_does_between_them(
     assert [step["threads"] for step in again["steps"]] == list(tried), "its threads are as they were"
 
 
-SHORT = """
-import time
-
-import torch
-
-model = torch.nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(120):
-    optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(model(torch.randn(8, 8)), torch.arange(8) % 2).backward()
-    optimizer.step()
-    time.sleep(0.01)
-"""
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_a_run_of_few_steps_is_profiled_in_parts_of_them(
-    start_script: StartScript, folder: Path, launcher: Launcher, search_path: tuple[str, ...], known: bool
+    start_script: StartScript, small: Path, launcher: Launcher, search_path: tuple[str, ...], known: bool
 ) -> None:
-    (folder / "short.py").write_text(SHORT)
-    sites = start_script.watch("short.py", seconds=0.1)
-    runner = runner_of(launcher, folder, "short.py", sites=sites, path=search_path)
+    edited(
+        small,
+        "small.py",
+        ("100_000", "120"),
+        ("    optimizer.step()\n", "    optimizer.step()\n    time.sleep(0.01)\n"),
+    )
+    sites = start_script.watch("small.py", seconds=0.1)
+    runner = runner_of(launcher, small, "small.py", sites=sites, path=search_path)
 
     if known:
         found = profile_stages(runner, Plan(), seconds=8.0, advise=False, run_steps=120)
@@ -94,11 +93,7 @@ def test_a_run_of_few_steps_is_profiled_in_parts_of_them(
             profile_stages(runner, Plan(), seconds=800.0, advise=False)
 
 
-FED = """
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-
+SLOW = """
 class Slow(Dataset):
     def __len__(self):
         return 4096
@@ -107,21 +102,19 @@ class Slow(Dataset):
         return torch.sort(torch.rand(20000, generator=torch.Generator().manual_seed(index)))[0][:8], index % 2
 
 
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for epoch in range(1000):
-    for inputs, labels in DataLoader(Slow(), batch_size=8):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
-"""
+model ="""
+FED = (
+    ("\nmodel =", SLOW),
+    ("for step in range(100_000):\n", "while True:\n  for inputs, labels in DataLoader(Slow(), batch_size=8):\n"),
+    (MADE, ""),
+)
 
 
-def test_steps_of_a_script_that_workers_would_feed_are_measured(start_script: StartScript, folder: Path) -> None:
+def test_steps_of_a_script_that_workers_would_feed_are_measured(start_script: StartScript, small: Path) -> None:
     """A script's own lines make what its model is called with: a batch of its loader is no such thing."""
-    (folder / "fed.py").write_text(FED)
-    sites = start_script.watch("fed.py")
-    with start_script("fed.py", sites=sites) as process:
+    edited(small, "small.py", *FED)
+    sites = start_script.watch("small.py")
+    with start_script("small.py", sites=sites) as process:
         process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=0.5)
         timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=120.0, seconds=2.0)
     assert not [note for note in timings["notes"] if "fed by workers" in note]
@@ -141,10 +134,9 @@ OWN_LOOP = """\
 
 
 def test_a_scripts_own_loop_is_found_while_it_trains(start_script: StartScript, folder: Path) -> None:
-    text = (folder / "plain.py").read_text()
-    (folder / "plain.py").write_text(text.replace("        optimizer.zero_grad()\n", OWN_LOOP, 1))
+    text = edited(folder, "plain.py", ("        optimizer.zero_grad()\n", OWN_LOOP))
     with start_script("plain.py", "100000", sites=start_script.watch("plain.py", "100000")) as process:
         asked = {"seconds": 0.5, "min_steps": 4}
         found = process.call("autoopt.simplify.tasks:own_code", timeout=60.0, **asked)["functions"]
     assert [one["name"] for one in found] == ["signs"]
-    assert found[0]["line"] == text[: text.index("        optimizer.zero_grad()")].count("\n") + 4, "that which appends"
+    assert found[0]["line"] == text[: text.index("found.append")].count("\n") + 1

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import sample
 from autoopt.cli import main
-from autoopt.records import Result, Sites
+from autoopt.records import Change, JsonDict, PlanDocument, Sites
 from autoopt.running import script_run
+from modules import autoopt, run_python
 
 SCRIPT = """\
 import sys
@@ -36,37 +35,33 @@ print("workers", loader.num_workers, "threads", torch.get_num_threads(), "words"
 open("written.txt", "w").close()
 sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 """
-PLAN = [{"strategy": "workers", "setting": {"num_workers": 1}}, {"strategy": "threads", "setting": {"threads": 1}}]
+WORKERS, THREADS = ("workers", {"num_workers": 1}), ("threads", {"threads": 1})
+
+
+def planned(project: Path, *changes: tuple[str, JsonDict]) -> Path:
+    """The project, with a run of a plan of these changes in it."""
+    (project / "run").mkdir(exist_ok=True)
+    document = PlanDocument(changes=tuple(Change(strategy=name, setting=setting) for name, setting in changes))
+    (project / "run" / "plan.json").write_text(document.model_dump_json())
+    return project
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "plan.json").write_text(json.dumps({"schema_version": 1, "changes": PLAN}))
-    return tmp_path
-
-
-def autoopt(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "autoopt", *words], cwd=project, capture_output=True, text=True, check=False, timeout=240
-    )
+    return planned(tmp_path, WORKERS, THREADS)
 
 
 def test_the_plan_is_put_on_and_no_file_changes(project: Path) -> None:
     before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
-    done = autoopt(project, "run", "--plan", "run/plan.json", "--", "train.py", "7")
+    done = autoopt("run", "--plan", "run/plan.json", "--", "train.py", "7", codes=(7,))  # which is the script's
     assert done.stdout.splitlines() == ["workers 1 threads 1 words 7"], done.stderr
-    assert done.returncode == 7, "the exit code is the script's"
     after = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
     assert after == {**before, project / "written.txt": b""}, "its own files are written where it writes them"
 
 
-def test_a_function_that_describes_the_run_is_no_script(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(project)
+def test_a_function_that_describes_the_run_is_no_script(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--plan", "run/plan.json", "my_module:build"]) == 2
     assert "autoopt train my_module:build" in capsys.readouterr().err
 
@@ -97,56 +92,39 @@ for _ in range(3):
 def test_a_trainers_precision_holds_while_it_evaluates(project: Path) -> None:
     """As the patch says it, in the arguments of the trainer; anywhere else an evaluation stays as it is."""
     pytest.importorskip("accelerate")
-    changes = [{"strategy": "amp", "setting": {"dtype": "bfloat16"}}]
-    (project / "run" / "plan.json").write_text(json.dumps({"schema_version": 1, "changes": changes}))
+    planned(project, ("amp", {"dtype": "bfloat16"}))
     (project / "plain.py").write_text(ACCELERATED)
     patched = ACCELERATED.replace("Accelerator(cpu=True)", 'Accelerator(cpu=True, mixed_precision="bf16")')
     (project / "both.py").write_text(f"{patched}\naccelerator.state._reset_state(True)\n{ACCELERATED}")
-    done = autoopt(project, "run", "--plan", "run/plan.json", "--", "plain.py")
-    alone = subprocess.run(
-        [sys.executable, "both.py"], cwd=project, capture_output=True, text=True, check=True, timeout=120
-    )
-    lines = alone.stdout.splitlines()
+    done = autoopt("run", "--plan", "run/plan.json", "--", "plain.py")
+    lines = run_python("both.py").stdout.splitlines()
     assert done.stdout.splitlines() == lines[:3] != lines[3:], done.stderr
 
 
-GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "win.json").read_text())
-
-
-def test_what_needs_a_build_is_refused_before_anything_runs(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The run beside the plan knows the script's sites."""
-    monkeypatch.chdir(project)
-    changes = [{"strategy": "accumulation", "setting": {"size": 8, "accumulation": 2}}]
-    (project / "run" / "plan.json").write_text(json.dumps({"schema_version": 1, "changes": changes}))
-    sites = Sites(command=(sys.executable, "train.py"), cwd=str(project))
-    result = Result.model_validate({**GOLDEN, "sites": sites, "created": _iso(time.time() + 100)})
+def ran(project: Path, sites: Sites, when: float) -> None:
+    """The result of the run, which saw these sites at that time."""
+    created = datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")
+    result = sample.win().model_copy(update={"sites": sites, "created": created})
     (project / "run" / "result.json").write_text(result.model_dump_json())
+
+
+def test_what_needs_a_build_is_refused_before_anything_runs(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The run beside the plan knows the script's sites."""
+    planned(project, ("accumulation", {"size": 8, "accumulation": 2}))
+    ran(project, Sites(command=(sys.executable, "train.py"), cwd=str(project)), time.time() + 100)
     assert main(["run", "--plan", "run/plan.json", "--", "train.py"]) == 2
     out, err = capfd.readouterr()
     assert "cannot be put on this script" in err
     assert out == ""
 
 
-def test_sites_of_the_run_beside_the_plan_hold_until_the_script_changes(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(project)
+def test_sites_of_the_run_beside_the_plan_hold_until_the_script_changes(project: Path) -> None:
     command = (sys.executable, "train.py", "--epochs", "90")
     site = {"kind": "optimizer", "file": "train.py", "line": 10, "end_line": 10}
     sites = Sites.model_validate({"command": (sys.executable, "train.py"), "cwd": str(project), "sites": [site]})
-    result = Result.model_validate({**GOLDEN, "sites": sites})
     seen = project.joinpath("train.py").stat().st_mtime
-    for when, known in ((seen - 100, sites), (seen + 100, None)):
+    ran(project, sites, seen)
+    for when, known in ((seen + 100, None), (seen - 100, sites)):
         os.utime(project / "train.py", (when, when))
-        at = result.model_copy(update={"created": _iso(seen)})
-        (project / "run" / "result.json").write_text(at.model_dump_json())
         assert script_run.known_sites(Path("run/plan.json"), command) == known
-    other = (sys.executable, "other.py")
-    os.utime(project / "train.py", (seen - 100, seen - 100))
-    assert script_run.known_sites(Path("run/plan.json"), other) is None
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    assert script_run.known_sites(Path("run/plan.json"), (sys.executable, "other.py")) is None

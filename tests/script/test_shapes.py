@@ -11,16 +11,12 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
+from autoopt.script.applicable import marks_steps, own_setup
 from autoopt.script.process import Recording
 from autoopt.script.session import Session
-from tests.script.conftest import StartScript, facts_of
+from tests.script.conftest import StartScript, block_of, edited, facts_of, sites_of
 from tests.script.test_sites import line_of
-
-
-def steps_of(process: object, steps: int) -> Block:
-    return Block.model_validate(process.call("autoopt.benchmark.tasks:probe_losses", timeout=60.0, steps=steps))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +48,7 @@ def test_a_step_of_every_form(start_script: StartScript, words: str, samples: in
         facts = WorkloadFacts.model_validate(process.call("autoopt.benchmark.tasks:ready", timeout=60.0)["facts"])
         found = process.call("autoopt.benchmark.facts:inspected", timeout=120.0, names=list(load_strategies([])))
         assert not {name: said["error"] for name, said in found.items() if "error" in said}
-        block = steps_of(process, 40)
+        block = block_of(process, 40)
     assert facts.batch_size == samples
     assert block.samples == (None if samples is None else 40 * samples)
     assert sum(block.stage_seconds.values()) == pytest.approx(block.seconds, rel=1e-3)
@@ -74,7 +70,7 @@ def test_own_updates_end_with_what_comes_next(start_script: StartScript, words: 
     assert not sites.of("optimizer", "step")
     assert len(sites.of("model")) == 1
     with start_script("by_hand.py", *words, sites=sites) as process:
-        losses = steps_of(process, 30).losses
+        losses = block_of(process, 30).losses
         evaluated = process.call("autoopt.benchmark.tasks:evaluations", timeout=60.0, count=1, seconds=30.0)
     assert evaluated["seconds"], "the last step of an epoch ends before its evaluation"
     torch.manual_seed(0)
@@ -96,16 +92,16 @@ def test_own_updates_end_with_what_comes_next(start_script: StartScript, words: 
 def test_a_side_counts_in_the_unit_of_the_baseline(start_script: StartScript) -> None:
     sites = start_script.watch("shapes.py", "wrapped")
     with start_script("shapes.py", "wrapped", sites=sites.model_copy(update={"unit": "steps"})) as process:
-        assert steps_of(process, 5).samples is None
+        assert block_of(process, 5).samples is None
 
 
 def test_a_later_loop_with_another_model_ends_steps_of_its_own(start_script: StartScript) -> None:
     sites = start_script.watch("shapes.py", "in_two", "300")
     assert sites.period == (1,)
     with start_script("shapes.py", "in_two", "300", sites=sites) as process:
-        assert steps_of(process, 35).samples == 35 * 8, "the first loop, which has taken one step of 36 before"
-        steps_of(process, 10)
-        later = steps_of(process, 20)
+        assert block_of(process, 35).samples == 35 * 8, "the first loop, which has taken one step of 36 before"
+        block_of(process, 10)
+        later = block_of(process, 20)
     assert later.samples == 20 * 12
     assert len(later.losses) == 20
 
@@ -116,7 +112,7 @@ def ending(start_script: StartScript, *words: str) -> TrialFailed | WorkloadErro
         start_script("shapes.py", *words, sites=sites) as process,
         pytest.raises((TrialFailed, WorkloadError)) as caught,
     ):
-        steps_of(process, 1000)
+        block_of(process, 1000)
     return caught.value
 
 
@@ -162,23 +158,13 @@ BFLOAT16 = Change(strategy="amp", setting={"dtype": "bfloat16"})
 @pytest.mark.parametrize(
     ("script", "made", "wanted"),
     [
-        (
-            "trainer_transformers.py",
-            "arguments = TrainingArguments(",
-            {
-                "dataloader_num_workers=1,",
-                "dataloader_prefetch_factor=2,",
-                "dataloader_persistent_workers=True,",
-                "bf16=True,",
-            },
-        ),
-        (
-            "trainer_lightning.py",
-            "trainer = L.Trainer(",
-            {"num_workers=1", "persistent_workers=True", 'precision="bf16-mixed"'},
-        ),
+        ("trainer_transformers.py", "arguments = TrainingArguments(",
+         {"dataloader_num_workers=1,", "dataloader_prefetch_factor=2,", "dataloader_persistent_workers=True,",
+          "bf16=True,"}),
+        ("trainer_lightning.py", "trainer = L.Trainer(",
+         {"num_workers=1", "persistent_workers=True", 'precision="bf16-mixed"'}),
     ],
-)
+)  # fmt: skip
 def test_the_arguments_of_a_trainer_are_what_is_patched(
     start_script: StartScript, folder: Path, script: str, made: str, wanted: tuple[str, ...]
 ) -> None:
@@ -190,8 +176,7 @@ def test_the_arguments_of_a_trainer_are_what_is_patched(
     plan = Plan(changes=(WORKERS, BFLOAT16))
     with start_script(script, sites=sites, plan=plan) as process:
         assert facts_of(process).max_steps == 100000
-        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=8)
-    assert block["samples"] == 8 * 16
+        assert block_of(process, 8).samples == 8 * 16
     patch = placed(sites, plan, load_strategies([]), "cpu").patch
     assert [change.how for change in patch.changes] == ["patched", "patched"]
     added = " ".join(line[1:] for line in patch.diff.splitlines() if line.startswith("+"))
@@ -204,7 +189,7 @@ def test_a_copy_of_the_model_computes_with_its_own_weights(start_script: StartSc
     if "lightning" in script:
         pytest.importorskip("lightning")
     with start_script(script, sites=start_script.watch(script)) as process:
-        found = process.call("tests.script.conftest:copy_without_weights", timeout=60.0)
+        found = process.call("tests.script.in_process:copy_without_weights", timeout=60.0)
     assert found["copy"] == 0.0 != found["model"]
 
 
@@ -240,9 +225,44 @@ def test_a_loader_that_a_library_rebuilds_is_patched_where_the_user_makes_it(
     plan = Plan(changes=(WORKERS,))
     with start_script("prepared.py", sites=sites, plan=plan) as process:
         assert facts_of(process).loader.num_workers == 1
-        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=8)
-    assert block["samples"] == 8 * 16, "it reads a batch ahead"
+        assert block_of(process, 8).samples == 8 * 16, "it reads a batch ahead"
     both = Plan(changes=(WORKERS, BFLOAT16))
     changes = placed(sites, both, load_strategies([]), "cpu").patch.changes
     lines = [loader.line, line_of("prepared.py", "accelerator = Accelerator(")]
     assert [(change.how, change.line) for change in changes] == [("patched", line) for line in lines]
+
+
+# Scripts that compile their models themselves: profiled and predicted as they are.
+
+REPLAYED = Change(strategy="compile", setting={"mode": "reduce-overhead"})
+
+
+@pytest.mark.parametrize("way", ["", "in_place"])
+def test_it_is_measured_compiled(start_script: StartScript, way: str) -> None:
+    process = start_script("compiles.py", *way.split())
+    sites = sites_of(process)
+    compiled = own_setup(sites).compile
+    assert compiled is not None
+    assert (compiled.mode, compiled.dynamic) == (None, None if way else False)
+    assert process.call("tests.script.in_process:compiled_runs", timeout=60.0) == {"runs": 2, "tried": None}
+    known = start_script("compiles.py", *way.split(), sites=sites)
+    assert known.call("tests.script.in_process:compiled_runs", timeout=60.0)["runs"] == 2
+
+
+def test_another_script_is_not(start_script: StartScript) -> None:
+    assert own_setup(start_script.watch("plain.py")).compile is None
+
+
+def test_steps_are_marked_where_graphs_hold_the_gradients_of_micro_batches(
+    start_script: StartScript, folder: Path
+) -> None:
+    compiled = "else:\n    model = torch.compile(net, backend=counted, mode=None, dynamic=False)\n"
+    edited(folder, "compiles.py", ("if sys.argv[1:]", "model = net\nif False"), (compiled, ""))
+    sites = start_script.watch("compiles.py")
+    registry = load_strategies(())
+    assert marks_steps(registry.fold(Plan(changes=(REPLAYED,))), sites)
+    text = placed(sites, Plan(changes=(REPLAYED,)), registry, "cuda").texts["compiles.py"]
+    assert 'net.compile(mode="reduce-overhead")\ntorch.compiler.cudagraph_mark_step_begin()\n' in text
+    assert "    optimizer.step()\n    torch.compiler.cudagraph_mark_step_begin()\n" in text
+    alone: Sites = sites.model_copy(update={"accumulation": 1})
+    assert "mark_step" not in placed(alone, Plan(changes=(REPLAYED,)), registry, "cuda").texts["compiles.py"]

@@ -10,16 +10,14 @@ import pytest
 from autoopt.benchmark.affinity import AT_START
 from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan, Site, SiteKind, Sites
+from autoopt.records import Plan, Site, SiteKind, Sites
 from autoopt.script.applicable import advice_of
 from autoopt.script.metric import name_of
 from autoopt.script.torch_hooks import Passes, anchor_of, period_of
-from autoopt.search.compare.arm import TrialArm
-from scripted import BF16, REGISTRY
-from tests.script.conftest import SCRIPTS, StartScript, facts_of, sites_of
+from scripted import BF16, FUSED, LAYOUT, REGISTRY
+from tests.script.conftest import SCRIPTS, StartScript, block_of, edited, facts_of, plan_of, sites_of
 
-FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
-LAYOUT = Change(strategy="channels_last", setting={})
+WORKERS = plan_of("workers", num_workers=1, prefetch_factor=2)
 
 
 def lines(sites: Sites, kind: SiteKind) -> list[int]:
@@ -57,129 +55,80 @@ def test_a_script_at_module_level_shows_every_site_with_its_line(start_script: S
     assert [name_of(pattern) for pattern in sites.metric_patterns] == ["val acc"]
 
 
-EVALUATES_FIRST = """\
-import torch
+def line_in(text: str, start: str) -> int:
+    """The line on which a text begins within another."""
+    return text[: text.index(start)].count("\n") + 1
 
-model, frozen = torch.nn.Linear(4, 1), torch.nn.Linear(4, 4).requires_grad_(False)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-held_out = torch.randn(8, 4)
-for step in range(100000):
-    if step % 1000 == 0:
-        model.eval(), frozen.eval()
-        with torch.no_grad():
-            features = frozen(held_out)
-            error = model(features).square().mean()
-        model.train()
-    loss = model(torch.randn(16, 4)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+
+LOOKS = """\
+frozen = nn.Linear(12, 4).requires_grad_(False)
+model.eval(), frozen.eval()
+with torch.no_grad():
+    features = frozen(inputs)
+    error = model(inputs).square().mean()
+step = 0
 """
 
 
 def test_an_evaluation_before_the_first_step_is_one(start_script: StartScript, folder: Path) -> None:
-    (folder / "first.py").write_text(EVALUATES_FIRST)
-    sites = start_script.watch("first.py")
-    assert lines(sites, "evaluation") == [EVALUATES_FIRST[: EVALUATES_FIRST.index("error =")].count("\n") + 1]
-
-
-EVALUATES_LATE = """\
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(TensorDataset(torch.randn(600, 4), torch.randn(600, 1)), batch_size=2)
-for epoch in range(1000):
-    model.train()
-    for x, y in loader:
-        loss = (model(x) - y).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        print("val loss", model(torch.ones(1, 4)).item())
-"""
+    text = edited(folder, "plain.py", ("step = 0\n", LOOKS))
+    sites = start_script.watch("plain.py", "100000")
+    assert lines(sites, "evaluation") == [line_in(text, "error ="), line_in(text, "correct +=")]
 
 
 @pytest.mark.parametrize(
-    ("words", "wait", "metrics"), [("val loss", 0.0, []), ("val loss", 60.0, ["val loss"]), ("loss", 60.0, ["loss"])]
+    ("words", "wait", "metrics"), [("val acc", 0.0, []), ("val acc", 60.0, ["val acc"]), ("acc", 60.0, ["acc"])]
 )
 def test_the_end_of_an_epoch_is_waited_for_where_it_is_near(
     start_script: StartScript, folder: Path, words: str, wait: float, metrics: list[str]
 ) -> None:
     """And that of a second one, where the words do not name held-out data."""
-    (folder / "late.py").write_text(EVALUATES_LATE.replace("val loss", words))
-    with start_script("late.py") as process:
+    edited(folder, "plain.py", ("batch_size=16", "batch_size=1"), ("val acc", words))
+    with start_script("plain.py", "100000") as process:
         document = process.call("autoopt.script.tasks:sites", timeout=120.0, seconds=0.0, steps=4, wait=wait)
     sites = Sites.model_validate(document)
     assert [name_of(pattern) for pattern in sites.metric_patterns] == metrics
     assert bool(sites.of("evaluation")) is bool(metrics)
 
 
-AVERAGED = """\
-import copy
-
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-rows = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
-loader = DataLoader(rows, batch_size=16, shuffle=True)
-held_out = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), batch_size=16)
-model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
-average = copy.deepcopy(model).requires_grad_(False).eval()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-while True:
-    for x, y in loader:
-        loss = (model(x) - y).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        for kept, now in zip(average.parameters(), model.parameters()):
-            kept.lerp_(now.detach(), 0.1)
+FOLLOWS = """\
+        step += 1
     with torch.no_grad():
-        for x, y in held_out:
-            error = (average(x) - y).square().mean()
+        for kept, now in zip(average.parameters(), model.parameters()):
+            kept.lerp_(now, 0.1)
 """
 
 
 def test_an_average_of_weights_is_evaluated_on_held_out_data(start_script: StartScript, folder: Path) -> None:
-    (folder / "averaged.py").write_text(AVERAGED)
-    sites = start_script.watch("averaged.py")
-    made = [number for number, line in enumerate(AVERAGED.splitlines(), 1) if "= DataLoader(" in line]
-    assert (lines(sites, "loader_training"), lines(sites, "loader_validation")) == ([made[0]], [made[1]])
+    made = ("step = 0\n", "import copy\naverage = copy.deepcopy(model).requires_grad_(False).eval()\nstep = 0\n")
+    evaluated = (("(model(x).argmax", "(average(x).argmax"), ("    model.eval()\n", ""))
+    text = edited(folder, "plain.py", made, ("        step += 1\n", FOLLOWS), *evaluated)
+    sites = start_script.watch("plain.py", "100000", steps=18)
+    found = lines(sites, "loader_training"), lines(sites, "loader_validation")
+    assert found == ([line_in(text, "loader =")], [line_in(text, "valid =")])
 
 
 BINDS = """\
 import os
 
-import torch
-
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # as the import of a library does
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-while True:
-    loss = model(torch.randn(16, 4)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+import torch
 """
 
 
 @pytest.mark.skipif(len(AT_START) < 2, reason="there is one core")
 def test_cores_that_an_import_takes_away_are_found_and_given_back(start_script: StartScript, folder: Path) -> None:
-    (folder / "binds.py").write_text(BINDS)
-    with start_script("binds.py") as process:
+    edited(folder, "plain.py", ("import torch\n", BINDS))
+    with start_script("plain.py", "100000") as process:
         sites = sites_of(process)
         asked = process.call("autoopt.benchmark.tasks:inspect", timeout=60.0, strategies=list(REGISTRY))
         assert any("cores" in warning for warning in facts_of(process).warnings)
         assert len(os.sched_getaffinity(process.ranks[0].pid)) == 1
     assert asked["affinity"]["lost"]
     assert {name: found["error"] for name, found in asked.items() if "error" in found} == {}
-    plan = Plan(changes=(Change(strategy="affinity", setting={"affinity": asked["affinity"]["affinity"]}),))
-    with start_script("binds.py", sites=sites, plan=plan) as process:
+    plan = plan_of("affinity", affinity=asked["affinity"]["affinity"])
+    with start_script("plain.py", "100000", sites=sites, plan=plan) as process:
         assert os.sched_getaffinity(process.ranks[0].pid) == set(AT_START)
 
 
@@ -189,9 +138,9 @@ def test_optimizers_that_take_turns_are_one_step(start_script: StartScript) -> N
     assert sites.accumulation == 1, "real, made up, and the other's: three terms, none added up"
     assert {site.name for site in sites.of("model")} == {"Critic", "Sequential"}
     with start_script("gan.py", "--epochs", "100000", sites=sites) as process:
-        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
-    assert block["samples"] == 4 * 16, "each turn of both optimizers is one step, on one batch"
-    assert len(block["losses"]) == 4
+        block = block_of(process, 4)
+    assert block.samples == 4 * 16, "each turn of both optimizers is one step, on one batch"
+    assert len(block.losses) == 4
 
 
 def test_batches_without_a_loader_and_accumulation(start_script: StartScript) -> None:
@@ -212,10 +161,8 @@ def test_batches_that_one_step_adds_up_are_one_step(start_script: StartScript) -
     with start_script("accumulating.py", sites=sites) as process:
         facts = facts_of(process)
         assert (facts.accumulation, facts.batch_size) == (4, 16)
-        blocks = [
-            process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=3) for _ in range(2)
-        ]
-    assert [(block["steps"], block["samples"], len(block["losses"])) for block in blocks] == [(3, 160, 3)] * 2
+        blocks = [block_of(process, 3) for _ in range(2)]
+    assert [(block.steps, block.samples, len(block.losses)) for block in blocks] == [(3, 160, 3)] * 2
     found = placed(sites, Plan(changes=(BF16, FUSED)), REGISTRY, "cpu")
     assert [change.how for change in found.patch.changes] == ["patched", "patched"], found.patch.changes
     assert "+cfg = SimpleNamespace(epochs=100000, accumulate=4, amp=True," in found.patch.diff
@@ -230,12 +177,10 @@ def test_a_script_that_wanders_and_looks_before_it_trains(start_script: StartScr
     assert None is not train.end_column != valid.end_column is not None
     (model,) = sites.of("model")
     assert model.options["mode"] == "eval"
-    workers = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
-    with start_script("wandering.py", sites=sites, plan=workers) as process:
+    with start_script("wandering.py", sites=sites, plan=WORKERS) as process:
         facts = facts_of(process)
         assert (facts.batch_size, facts.loader.num_workers, facts.max_steps) == (16, 1, 500 * 16)
-        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=20)
-    assert block["samples"] == 20 * 16
+        assert block_of(process, 20).samples == 20 * 16
 
 
 def test_a_closure_that_is_called_several_times_is_one_step(start_script: StartScript) -> None:
@@ -308,12 +253,10 @@ def test_two_loaders_two_models_and_files_left_everywhere(start_script: StartScr
     assert {site.function for site in sites.of("model")} == {"Trainer.__init__"}
     assert sites.accumulation == 1
     assert lines(sites, "checkpoint") == [line_of("untidy.py", "torch.save")]
-    workers = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
-    with start_script("untidy.py", "batch=4", "steps=30", sites=sites, plan=workers) as process:
-        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=20)
-        assert block["samples"] == 20 * 8, "batches that belong together are one"
+    with start_script("untidy.py", "batch=4", "steps=30", sites=sites, plan=WORKERS) as process:
+        assert block_of(process, 20).samples == 20 * 8, "batches that belong together are one"
         with pytest.raises(TrialFailed, match="ended after 30 training steps"):
-            process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=20)
+            block_of(process, 20)
     assert tree_of(folder) == before
 
 
@@ -326,10 +269,14 @@ def test_waits_for_a_device_in_each_step_are_advice() -> None:
     assert [(item.file, item.line) for item in found] == [("train.py", 7)]
 
 
-def test_garbage_that_is_collected_in_each_step_is_advice_with_its_share(start_script: StartScript) -> None:
-    sites = start_script.watch("collects.py", steps=9)
+def test_garbage_that_is_collected_in_each_step_is_advice_with_its_share(
+    start_script: StartScript, folder: Path
+) -> None:
+    collects = ("        step += 1\n", "        step += 1\n        gc.collect()\n")
+    text = edited(folder, "plain.py", ("import sys\n", "import gc\nimport sys\n"), collects)
+    sites = start_script.watch("plain.py", "100000", steps=18)
     (collected,) = [site for site in sites.of("forced") if site.call == "gc.collect"]
-    assert collected.line == line_of("collects.py", "gc.collect()")
+    assert collected.line == line_in(text, "gc.collect()")
     assert collected.per_step == pytest.approx(1, abs=0.1)
     (told,) = [item for item in advice_of(sites) if item.line == collected.line]
     assert "collected by force" in told.title
@@ -349,9 +296,9 @@ def test_objects_of_the_users_own_classes_are_made_where_the_class_is_called(sta
     assert [place.line for place in model.used] == [line_of("classes.py", "(self(x), y)")]
     assert line_of("classes.py", "self.model.training_step(") in [place.line for place in model.callers[0]]
 
-    workers = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1}),))
+    workers = plan_of("workers", num_workers=1)
     with start_script("classes.py", "100000", sites=sites, plan=workers) as process:
-        assert TrialArm(process, workers).ready().facts.loader.num_workers == 1
+        assert facts_of(process).loader.num_workers == 1
     found = placed(sites, Plan(changes=(*workers.changes, BF16, FUSED, LAYOUT)), REGISTRY, "cpu")
     changed = "MovedLoader(Bits()), MovedLoader(\n+            Bits(), batch_size=16, shuffle=True, num_workers=1\n"
     assert changed in found.patch.diff, "of two calls on its line the second"

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import math
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from tqdm import tqdm
 
-from autoopt.records import Change, Plan, Sites
+from autoopt.records import Plan, RunParts, Sites
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.protocol import ScriptSpec
 from autoopt.script.applicable import advice_of
 from autoopt.script.loops import ends_by_result, planned_steps, steps_per_epoch
 from autoopt.script.session import Interruption, steps_between
 from autoopt.script.whole_run import Command, WholeRun, run_time_sliced, saw_one_machine, whole_runs
-from tests.script.conftest import StartScript
+from modules import run_python
+from tests.script.conftest import StartScript, plan_of
 
 HEAD = """\
 import torch
@@ -49,37 +48,22 @@ for epoch in range(1000):
         loss.backward()
         optimizer.step()
 """
-WITHOUT_GRADIENTS = """\
-    model.eval()
-    with torch.no_grad():
-        print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
+PRINTS = 'print(f"epoch {epoch} val acc {accuracy(valid):.4f}")\n'
+EVALUATES = "    model.eval()\n    with torch.no_grad():\n"
+WITHOUT_GRADIENTS = f"{EVALUATES}        {PRINTS}"
+WITH_NOISE = f"""{EVALUATES}        hits = [(model(x + torch.randn_like(x)).argmax(1) == y).float().mean() for x, y in valid]
+        print(f"epoch {{epoch}} val acc {{torch.stack(hits).mean():.4f}}")
 """
-WITH_NOISE = """\
-    model.eval()
-    with torch.no_grad():
-        losses = [(model(x + torch.randn_like(x)).argmax(1) == y).float().mean() for x, y in valid]
-    print(f"epoch {epoch} val acc {torch.stack(losses).mean():.4f}")
-"""
-WITH_GRADIENTS = """\
-    model.eval()
-    print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
-"""
-IN_TRAINING_MODE = """\
-    with torch.no_grad():
-        print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
-"""
-WITHOUT_A_LOADER = """\
-    model.eval()
-    with torch.no_grad():
+WITH_GRADIENTS = f"    model.eval()\n    {PRINTS}"
+IN_TRAINING_MODE = f"    with torch.no_grad():\n        {PRINTS}"
+WITHOUT_A_LOADER = f"""\
+{EVALUATES}\
         hits = (model(inputs[:90]).argmax(1) == data.tensors[1][:90]).float().mean()
-        print(f"epoch {epoch} val acc {hits:.4f}")
+        print(f"epoch {{epoch}} val acc {{hits:.4f}}")
 """
-OVER_THE_TRAINING_DATA = """\
-    model.eval()
-    with torch.no_grad():
-        print(f"epoch {epoch} train acc {accuracy(train):.4f}")
-        print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
-"""
+OVER_THE_TRAINING_DATA = (
+    f"{EVALUATES}        {PRINTS.replace('val acc', 'train acc').replace('valid', 'train')}        {PRINTS}"
+)
 OVER_THE_TRAINING_DATA_BATCH_BY_BATCH = """\
     model.eval()
     seen = 0
@@ -96,17 +80,17 @@ BETWEEN_STEPS = """\
                 model(inputs[:90])
             model.train()
 """
-SAVES_IN_IT = """\
-    model.eval()
-    with torch.no_grad():
-        print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
-        torch.save(model.state_dict(), "model.pt")
-"""
+SAVES_IN_IT = f'{WITHOUT_GRADIENTS}        torch.save(model.state_dict(), "model.pt")\n'
 
 
-def watched(start_script: StartScript, folder: Path, evaluation: str) -> Sites:
-    (folder / "evaluates.py").write_text(HEAD + evaluation)
-    return start_script.watch("evaluates.py", steps=24)
+def watched(start_script: StartScript, folder: Path, evaluation: str, head: str = HEAD, **how: int) -> Sites:
+    (folder / "evaluates.py").write_text(head + evaluation)
+    return start_script.watch("evaluates.py", **{"steps": 24, **how})
+
+
+def run_of(sites: Sites) -> RunParts:
+    assert sites.run is not None
+    return sites.run
 
 
 @pytest.mark.parametrize(
@@ -125,15 +109,13 @@ def test_an_evaluation_is_seen_as_it_is_made(
     start_script: StartScript, folder: Path, evaluation: str, expected: dict[str, object]
 ) -> None:
     sites = watched(start_script, folder, evaluation)
-    assert sites.run is not None
-    first, last = sites.run.evaluations[0], sites.run.evaluations[-1]
+    run = run_of(sites)
+    first, last = run.evaluations[0], run.evaluations[-1]
     assert {name: getattr(last, name) for name in expected} == expected
     assert first.step == 10, "after the first epoch"
     assert last.seconds > 0
     assert last.file == "evaluates.py"
-    assert sites.run.evaluate_every == 10
-    assert sites.run.steps_per_epoch == 10
-    assert sites.run.steps == 10_000
+    assert (run.evaluate_every, run.steps_per_epoch, run.steps) == (10, 10, 10_000)
     told = [advice.title for advice in advice_of(sites) if "training mode" in advice.title]
     assert bool(told) is expected.get("training_mode", False)
     if expected.get("training_data"):
@@ -144,11 +126,9 @@ def test_an_evaluation_is_seen_as_it_is_made(
 def test_epochs_after_passes_over_the_training_data_are_trained_on(start_script: StartScript, folder: Path) -> None:
     """Iterators of later epochs are given addresses that earlier ones had."""
     head = HEAD.replace("batch_size=16", "batch_size=40")
-    (folder / "evaluates.py").write_text(head + OVER_THE_TRAINING_DATA_BATCH_BY_BATCH)
-    sites = start_script.watch("evaluates.py", steps=400)
-    assert sites.run is not None
-    assert {each.batches for each in sites.run.evaluations} == {4}
-    assert len(sites.run.evaluations) >= 99
+    run = run_of(watched(start_script, folder, OVER_THE_TRAINING_DATA_BATCH_BY_BATCH, head, steps=400))
+    assert {each.batches for each in run.evaluations} == {4}
+    assert len(run.evaluations) >= 99
 
 
 OF_A_PART = HEAD.replace("model = nn.Sequential(", "body = nn.Sequential(").replace(
@@ -173,10 +153,7 @@ def test_the_place_of_an_evaluation_is_the_line_that_calls_the_whole_model(
 ) -> None:
     """It is in a loop, which can be edited; the line of the part is in the model's own class."""
     text = OF_A_PART.replace("loss = nn.functional.cross_entropy(model(x), y)", "loss = model.loss(x, y)")
-    (folder / "evaluates.py").write_text(text + WITH_GRADIENTS)
-    run = start_script.watch("evaluates.py", steps=24).run
-    assert run is not None
-    last = run.evaluations[-1]
+    last = run_of(watched(start_script, folder, WITH_GRADIENTS, text)).evaluations[-1]
     assert last.gradients
     assert text.splitlines()[(last.line or 0) - 1].strip() == "hits += (model(x).argmax(1) == y).sum().item()"
 
@@ -189,9 +166,7 @@ RESUMED = HEAD.replace(
 @pytest.mark.slow
 def test_batches_that_a_resumed_run_reads_in_vain_are_counted(start_script: StartScript, folder: Path) -> None:
     for text, unused in ((RESUMED, 6), (HEAD, 0)):
-        (folder / "evaluates.py").write_text(text + WITHOUT_GRADIENTS)
-        run = start_script.watch("evaluates.py", fresh=True, steps=8).run
-        assert run is not None
+        run = run_of(watched(start_script, folder, WITHOUT_GRADIENTS, text, fresh=True, steps=8))
         assert run.passed_over == unused
         assert (run.passed_over_seconds > 0) is bool(unused)
 
@@ -199,8 +174,7 @@ def test_batches_that_a_resumed_run_reads_in_vain_are_counted(start_script: Star
 def test_an_evaluation_between_steps_reads_no_batch_that_was_trained_on(
     start_script: StartScript, folder: Path
 ) -> None:
-    run = watched(start_script, folder, BETWEEN_STEPS).run
-    assert run is not None
+    run = run_of(watched(start_script, folder, BETWEEN_STEPS))
     assert [each.step for each in run.evaluations] == [1, 9, 17]
     assert not any(each.training_data or each.batches or each.samples for each in run.evaluations)
     assert run.evaluate_every == 8
@@ -224,27 +198,22 @@ def test_steps_between_evaluations(steps: tuple[int, ...], trained: int, every: 
 
 
 def test_a_checkpoint_within_an_evaluation_is_one_by_itself(start_script: StartScript, folder: Path) -> None:
-    run = watched(start_script, folder, SAVES_IN_IT).run
-    assert run is not None
+    run = run_of(watched(start_script, folder, SAVES_IN_IT))
     assert run.checkpoint_every == run.evaluate_every == 10
     assert run.checkpoint_seconds
     assert run.evaluation_seconds
 
 
 def test_a_run_without_an_evaluation_has_none(start_script: StartScript, folder: Path) -> None:
-    run = watched(start_script, folder, "").run
-    assert run is not None
-    assert run.evaluation_seconds is None
-    assert run.evaluate_every is None
-    assert run.build_seconds is not None
-    assert run.first_batch_seconds is not None
+    run = run_of(watched(start_script, folder, ""))
+    assert run.evaluation_seconds is run.evaluate_every is None
+    assert None not in (run.build_seconds, run.first_batch_seconds)
 
 
 def test_evaluations_at_held_weights_are_the_same_in_other_batches(start_script: StartScript, folder: Path) -> None:
     sites = watched(start_script, folder, WITHOUT_GRADIENTS)
-    larger = Plan(changes=(Change(strategy="validation_loader", setting={"batch_size": 90}),))
     found = []
-    for plan in (Plan(), larger):
+    for plan in (Plan(), plan_of("validation_loader", batch_size=90)):
         with start_script("evaluates.py", sites=sites, plan=plan) as process:
             told = process.call("autoopt.benchmark.tasks:evaluations", timeout=120.0, count=3, seconds=60.0)
             found.append(HeldEvaluations.model_validate(told))
@@ -262,15 +231,14 @@ def train(loader, accelerator, step, k=4):
     taken = 0
     for epoch in range(3):
         for i, batch in enumerate(loader):
-LINES
 """
 
 
-def compiled(folder: Path, *lines: str) -> CodeType:
-    """A function that trains for three epochs, with these lines as what it does with a batch."""
+def ran(folder: Path, text: str, **names: object) -> None:
+    """A script's lines, run where they can be read."""
     file = folder / "train.py"
-    file.write_text(STEPS.replace("LINES", "\n".join(f"            {line}" for line in lines)))
-    return compile(file.read_text(), str(file), "exec")
+    file.write_text(text)
+    exec(compile(text, str(file), "exec"), names)
 
 
 @pytest.mark.parametrize(
@@ -288,8 +256,6 @@ def compiled(folder: Path, *lines: str) -> CodeType:
 def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
     tmp_path: Path, lines: tuple[str, ...], planned: int, epoch: int
 ) -> None:
-    script: dict[str, object] = {}
-    exec(compiled(tmp_path, *lines), script)
     loader = DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=1)
     told: list[tuple[int | None, int]] = []
 
@@ -303,7 +269,8 @@ def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
     def step() -> None:
         told.append((planned_steps(4), steps_per_epoch(len(loader), 4)))
 
-    script["train"](loader, Accelerator(), step)  # type: ignore[operator]
+    text = STEPS + "".join(f"            {line}\n" for line in lines) + "train(loader, accelerator, step)\n"
+    ran(tmp_path, text, loader=loader, accelerator=Accelerator(), step=step)
     assert set(told) == {(planned, epoch)}
 
 
@@ -353,8 +320,7 @@ def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
     ],
 )
 def test_a_counter_that_ends_the_loops_tells_their_steps(tmp_path: Path, lines: str, planned: int | None) -> None:
-    file, told, trained = tmp_path / "train.py", set[int | None](), [0]
-    file.write_text(lines)
+    told, trained = set[int | None](), [0]
 
     class EnoughError(Exception):
         pass
@@ -374,7 +340,7 @@ def test_a_counter_that_ends_the_loops_tells_their_steps(tmp_path: Path, lines: 
     loader = DataLoader(TensorDataset(data), batch_size=1)
     known |= {"loaders": {"train": loader, "val": loader}, "tqdm": tqdm}
     with contextlib.suppress(EnoughError):
-        exec(compile(lines, str(file), "exec"), {"train": train, "loader": loader, "most": 12, "stop": bool, **known})
+        ran(tmp_path, lines, train=train, loader=loader, most=12, stop=bool, **known)
     assert told == {planned}
     assert planned is None or trained[0] == planned  # what it does is the truth
 
@@ -394,10 +360,9 @@ ENDS = {
 
 @pytest.mark.parametrize("name", ENDS)
 def test_a_loop_that_its_result_may_end_is_known_by_its_lines(tmp_path: Path, name: str) -> None:
-    text, ends = ENDS[name]
-    file, found = tmp_path / "train.py", list[bool]()
-    file.write_text(f"def main():\n    target = 0.5\n    {text.replace(chr(10), chr(10) + '    ')}\nmain()\n")
-    exec(compile(file.read_text(), str(file), "exec"), {"step": lambda: found.append(ends_by_result())})
+    (text, ends), found = ENDS[name], list[bool]()
+    within = f"def main():\n    target = 0.5\n    {text.replace(chr(10), chr(10) + '    ')}\nmain()\n"
+    ran(tmp_path, within, step=lambda: found.append(ends_by_result()))
     assert set(found) == {ends}
 
 
@@ -485,8 +450,7 @@ def test_whole_runs_of_a_pair_mix_one_seed_into_those_that_the_script_sets(tmp_p
         return [run.output for run in whole_runs([script, script], str(tmp_path), timeout=60.0, seed=seed)]
 
     own, one, other = drawn(None), drawn(1), drawn(2)
-    plain = subprocess.run([sys.executable, "draws.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert own == [plain.stdout] * 2
+    assert own == [run_python("draws.py", cwd=tmp_path).stdout] * 2
     assert one[0] == one[1]
     numbers = [set(each[0].split()[:3]) for each in (own, one, other)]
     assert not numbers[0] & numbers[1], "each of the three generators"

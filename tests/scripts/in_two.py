@@ -24,8 +24,6 @@ def misbehave(step, rank):
     if FAULT == "hang":
         while True:
             time.sleep(1)
-    if FAULT == "slow":
-        time.sleep(0.02)
 
 
 def main():

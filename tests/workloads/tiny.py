@@ -2,13 +2,10 @@
 
 Knobs are environment variables, read in ``build()``:
 
-* ``TINY_SAMPLES`` (512), ``TINY_BATCH`` (32), ``TINY_FEATURES`` (16), ``TINY_HIDDEN`` (32), ``TINY_WORKERS`` (0),
-  ``TINY_STEPS`` (60), ``TINY_TARGET`` (0.9; ``none`` for a target without a value).
+* ``TINY_WORKERS`` (0), ``TINY_TARGET`` (0.9; ``none`` for a target without a value).
 * ``TINY_SLOW`` (0): seconds that each training sample takes.
 * ``TINY_FAULT``: what goes wrong (a key of ``FAULTS``), and ``TINY_AT``: at which call of the place
   where it goes wrong, counted from 1 (default 3).
-* ``TINY_WITH``: the fault strikes only where this environment variable is set, so that one plan
-  (``with_flags(env=...)``) is hit and another is not.
 """
 
 from __future__ import annotations
@@ -173,8 +170,7 @@ class Trap:
     """Springs the fault of ``TINY_FAULT`` at the n-th call of its place."""
 
     def __init__(self) -> None:
-        armed = "TINY_WITH" not in os.environ or os.environ["TINY_WITH"] in os.environ
-        self.name = os.environ.get("TINY_FAULT", "") if armed else ""
+        self.name = os.environ.get("TINY_FAULT", "")
         if self.name and self.name not in FAULTS and self.name not in ("nan_in_loss", "inf_in_loss"):
             raise KeyError(f"no such fault: {self.name}")
         self.at = knob("AT", 3)
@@ -201,10 +197,10 @@ class Trap:
 class Points(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Points labelled by the sign of a fixed direction."""
 
-    def __init__(self, trap: Trap, samples: int, features: int, seed: int, slow: float = 0.0) -> None:
+    def __init__(self, trap: Trap, samples: int, seed: int, slow: float = 0.0) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.x = torch.randn(samples, features, generator=generator)
-        self.y = (self.x[:, : features // 2].sum(dim=1) > 0).long()
+        self.x = torch.randn(samples, 16, generator=generator)
+        self.y = (self.x[:, :8].sum(dim=1) > 0).long()
         self.trap = trap
         self.slow = slow
 
@@ -254,8 +250,6 @@ def build() -> autoopt.Workload:
     trap = Trap()
     Passing.trap = Sgd.trap = trap
     trap.pass_by("build")
-    features, hidden, workers = knob("FEATURES", 16), knob("HIDDEN", 32), knob("WORKERS", 0)
-    samples, batch = knob("SAMPLES", 512), knob("BATCH", 32)
 
     def loss(model: torch.nn.Module, pair: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         trap.pass_by("loss")
@@ -272,21 +266,21 @@ def build() -> autoopt.Workload:
 
     wanted = os.environ.get("TINY_TARGET", "0.9")
     loader = DataLoader(
-        Points(trap, samples, features, seed=1, slow=float(os.environ.get("TINY_SLOW", "0"))),
-        batch_size=batch,
+        Points(trap, 512, seed=1, slow=float(os.environ.get("TINY_SLOW", "0"))),
+        batch_size=32,
         shuffle=True,
-        num_workers=workers,
+        num_workers=knob("WORKERS", 0),
         collate_fn=Collate(trap),
         generator=torch.Generator().manual_seed(0),
     )
     return autoopt.Workload(
-        model=torch.nn.Sequential(torch.nn.Linear(features, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 2)),
+        model=torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2)),
         train_data=loader,
         loss=loss,
         optimizer=lambda parameters: Sgd(parameters, lr=0.2, momentum=0.9),
-        valid_data=DataLoader(Points(Trap.unarmed(), 128, features, seed=2), batch_size=64),
+        valid_data=DataLoader(Points(Trap.unarmed(), 128, seed=2), batch_size=64),
         evaluate=evaluate,
         target=autoopt.Target("accuracy", at_least=None if wanted == "none" else float(wanted)),
-        max_steps=knob("STEPS", 60),
+        max_steps=60,
         name="tiny",
     )

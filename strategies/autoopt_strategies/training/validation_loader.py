@@ -169,8 +169,8 @@ def _divided(setting: Setting) -> tuple[Setting, Setting]:
 def _loader(case: Case) -> Setting | str:
     """The options of the loader under the incumbent; the reason where there is none to be changed.
 
-    Several loaders of a script are as one, whose batches are the smallest. ``samples``: that an evaluation reads. ``sample_seconds``: of preparing one in one process; of a script, as the
-    training's samples take.
+    Several loaders of a script are as one, whose batches are the smallest. ``samples``: that an evaluation reads.
+    ``sample_seconds``: of preparing one in one process; of a script, as the training's samples take.
     """
     facts, samples = case.workload, case.workload.valid_samples
     found: Setting = {"batch_size": None, "num_workers": 0, "persistent_workers": False, "pin_memory": False}
@@ -220,17 +220,13 @@ def _loop(case: Case) -> Setting | None:
     seen = _evaluations(case)
     if case.sites is None or any(each.training_mode or each.draws or each.file is None for each in seen):
         return None
-    made = [{_call(site) for site in case.sites.of(kind)} for kind in ("loader_training", "loader_validation")]
+    sites = [case.sites.of(kind) for kind in ("loader_training", "loader_validation")]
+    made = [{(site.file, site.line, site.end_column) for site in found} for found in sites]
     shared = bool(made[0] & made[1]) or any(each.training_data for each in seen)
     if not shared or 2 * _usual_size(case) > _large(case):
         return None
     found = _around(case, seen, loop_around)
     return found and found | ({"no_grad": True} if _gradients(case) else {})
-
-
-def _call(site: Site) -> tuple[str, int, int | None]:
-    """Where the call of a site is."""
-    return site.file, site.line, site.end_column
 
 
 def _gradients(case: Case) -> Setting | None:
