@@ -171,19 +171,15 @@ def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
     Raises:
         WorkloadError: the setup asks for what this loader cannot be changed to.
     """
-    data = workload.train_data
-    dataset = data.dataset if isinstance(data, DataLoader) else data
+    data = users_loader(workload)
+    dataset: Any = data.dataset
     for transform in setup.dataset:
         dataset = transform(dataset)
     for name in sorted(set(setup.loader) - set(OPTIONS)):
         raise WorkloadError(
             f"a DataLoader option {name!r} cannot be set by a plan", hint=f"there are: {', '.join(OPTIONS)}"
         )
-    if isinstance(data, DataLoader):
-        made = rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
-    else:
-        size = setup.batch.size or workload.batch_size
-        made = loader_of_dataset(dataset, dict(setup.loader), size, seed, shuffle=True)
+    made = rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
     for order in setup.sampler:
         reorder(made.loader, order)
     for around in setup.collate:
@@ -230,25 +226,20 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
             f"an option {name!r} of the validation loader cannot be set by a plan",
             hint=f"there are: batch_size, dataset, {', '.join(_OF_VALIDATION)}",
         )
+    loader = as_loader(data, users_loader(workload).batch_size or 32, shuffle=False)
+    return rebuilt(loader, wrap(loader.dataset), options, batch_size, seed, "valid")
+
+
+def as_loader(data: Any, batch_size: int | None, *, shuffle: bool) -> DataLoader[Any]:
+    """A loader as the user gave it, or the plain one that reads a Dataset in such batches."""
     if isinstance(data, DataLoader):
-        return rebuilt(data, wrap(data.dataset), options, batch_size, seed, "valid")
-    size = batch_size or workload.batch_size
-    if size is None and isinstance(workload.train_data, DataLoader):
-        size = workload.train_data.batch_size
-    return loader_of_dataset(wrap(data), options, size or 32, seed, shuffle=False)
+        return data
+    return DataLoader(data, batch_size, shuffle=shuffle and not isinstance(data, IterableDataset))
 
 
-def loader_of_dataset(dataset: Any, options: dict[str, Any], size: int | None, seed: int, *, shuffle: bool) -> Loader:
-    """A DataLoader over a Dataset, its order drawn from a generator of its own."""
-    generators = Generators(seed, "train" if shuffle else "valid")
-    warnings = check_workers(dataset, {}, options.get("num_workers", 0), changed="num_workers" in options)
-    sampler = None
-    if not isinstance(dataset, IterableDataset):
-        sampler = RandomSampler(dataset, generator=generators.own("order")) if shuffle else SequentialSampler(dataset)
-    loader: DataLoader[Any] = DataLoader(
-        dataset, batch_size=size, sampler=sampler, generator=generators.own("workers"), **consistent(options)
-    )
-    return Loader(loader, generators, size, warnings=warnings)
+def users_loader(workload: Workload) -> DataLoader[Any]:
+    """The loader of the training data before any change."""
+    return as_loader(workload.train_data, workload.batch_size, shuffle=True)
 
 
 def rebuilt(
@@ -355,8 +346,6 @@ def consistent(options: Mapping[str, Any]) -> dict[str, Any]:
     if not options.get("num_workers"):
         for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
             options.pop(name, None)
-    if "in_order" in options and "in_order" not in inspect.signature(DataLoader.__init__).parameters:
-        del options["in_order"]
     return options
 
 
@@ -431,10 +420,7 @@ class Lengths:
 def lengths(workload: Workload, setup: Setup, loader: Loader) -> Lengths:
     """The lengths of a run of a workload under a setup; the same samples, whatever the batch."""
     accumulation = setup.batch.accumulation or workload.accumulation
-    own = length_of(workload.train_data)
-    if own is not None and not isinstance(workload.train_data, DataLoader):
-        own = ceil(own / (workload.batch_size or 1))
-    user_per_epoch = _per_epoch(own, workload.accumulation)
+    user_per_epoch = _per_epoch(length_of(users_loader(workload)), workload.accumulation)
     per_epoch = _per_epoch(length_of(loader), accumulation)
     user_size = user_batch_size(workload)
     ratio = 1.0
@@ -457,9 +443,7 @@ def lengths(workload: Workload, setup: Setup, loader: Loader) -> Lengths:
 
 def user_batch_size(workload: Workload) -> int | None:
     """Samples in a micro-batch of the user's, where it is known."""
-    data = workload.train_data
-    if not isinstance(data, DataLoader):
-        return workload.batch_size
+    data = users_loader(workload)
     found = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
     if found is None and data.batch_sampler is not None:  # a sampler of the user's own, which does not tell
         return workload.batch_size
