@@ -119,28 +119,37 @@ def described(context: RunContext, options: Options) -> SearchState:
     context.gate.trainings.run_steps = found.facts.max_steps or 0
     if context.runner.base.memory_limit_bytes is None:  # else it is each process's own
         context.runner.memory.limit_bytes = context.gate.memory_limit_bytes
-    least, most = options.processes
-    check_devices(most, found.environment)
-    state = context.state = SearchState(
-        facts=found.facts,
-        environment=found.environment,
-        objective=objective_of(found.facts, options),
-        planned_steps=found.facts.max_steps,
-        sites=context.runner.watched(),
-        processes=most,
-        unfit=unfit,
-    )
+    state = context.state = state_of(context.runner, options, found)
+    state.unfit = unfit
     if state.sites is not None and state.sites.metric_patterns:
         adopt_metric(context, state.sites.metric_patterns)
     if state.sites is not None and state.sites.shares:
-        registry = context.registry
-        seen = opportunities(registry, state.case(registry, None, None), context.choice, 1 + context.min_gain)
-        context.announce(seen.model_copy(update={"at": context.now()}))
+        case = state.case(context.registry, None, None)
+        context.announce(opportunities(context.registry, case, context.choice, 1 + context.min_gain, context.now()))
+    least, _ = options.processes
     if least > 1:
         plan = context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan)
         state.baseline = state.incumbent = context.gate.baseline = plan
     context.warn(*context.registry.warnings, *state.facts.warnings)
     return state
+
+
+def state_of(runner: TrialRunner, options: Options, found: Description) -> SearchState:
+    """The state of a search, or of a profile, that knows what its first process found.
+
+    Raises:
+        EnvironmentLacks: there are fewer devices than processes that may train together.
+    """
+    _, most = options.processes
+    check_devices(most, found.environment)
+    return SearchState(
+        facts=found.facts,
+        environment=found.environment,
+        objective=objective_of(found.facts, options),
+        planned_steps=found.facts.max_steps,
+        sites=runner.watched(),
+        processes=most,
+    )
 
 
 def check_devices(processes: int, environment: Environment) -> None:
@@ -285,7 +294,7 @@ def first_steps(sites: Sites, at: float) -> FirstSteps | None:
     return FirstSteps(at=at, steps=sites.steps, step_seconds=sites.step_seconds, shares=sites.shares)
 
 
-def opportunities(registry: Registry, case: Case, choice: Choice, least: float) -> Opportunities:
+def opportunities(registry: Registry, case: Case, choice: Choice, least: float, at: float = 0.0) -> Opportunities:
     """Strategies that may shorten a script's step by more than ``least``, by what its first steps leave to gain."""
     shares = case.sites.shares if case.sites is not None else {}
 
@@ -308,6 +317,7 @@ def opportunities(registry: Registry, case: Case, choice: Choice, least: float) 
     seen = replace(case, workload=case.workload.model_copy(update={"inspected": found}))
     unknown = [strategy for strategy in worth(seen) if strategy not in known]
     return Opportunities(
+        at=at,
         at_most=tuple((value, tuple(ranked[value])) for value in sorted(ranked, reverse=True)),
         unknown=tuple(strategy.name for strategy in sorted(unknown, key=bound, reverse=True)),
     )
