@@ -1,4 +1,4 @@
-"""Strategies of a third party that break: one for each method, and each in several ways."""
+"""Strategies of a third party that break: when they are applied, or in the steps that they change."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from autoopt import Applies, Recipe, Risk, Setup, Strategy
+from autoopt import Setup, Strategy
 
 FAULTS: dict[str, Callable[[], Any]] = {
     "raises": lambda: (_ for _ in ()).throw(ValueError("broken on purpose")),
@@ -18,54 +18,22 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "nonsense": lambda: "nonsense",
     "none": lambda: None,
 }
-METHODS = ("applies", "predict", "settings", "companions", "apply", "recipe", "inspect")
 
 
 class Faulty(Strategy):
-    """Sound but for one method; ``method`` and ``fault`` are set by the classes made below."""
+    """Its ``apply`` breaks as ``fault`` says, which is set by the classes made below."""
 
-    stages = frozenset({"forward"})
-    risk = Risk.EXACT
-    method = ""
     fault = ""
 
-    def _break(self, method: str, otherwise: Any) -> Any:
-        return FAULTS[self.fault]() if method == self.method else otherwise
-
-    def applies(self, case: Any) -> Any:
-        return self._break("applies", Applies.yes())
-
-    def predict(self, case: Any, setting: Any) -> Any:
-        return self._break("predict", None)
-
-    def settings(self, case: Any) -> Iterable[Any]:
-        return self._break("settings", [{}])
-
-    def companions(self, case: Any, setting: Any) -> Any:
-        return self._break("companions", [])
-
     def apply(self, setup: Setup, setting: Any) -> Any:
-        return self._break("apply", setup.with_step(same))
-
-    def recipe(self, setting: Any) -> Any:
-        return self._break("recipe", Recipe(pytorch="pass"))
-
-    def inspect(self, live: Any) -> Any:
-        return self._break("inspect", {})
+        return FAULTS[self.fault]()
 
 
-def same(step: Any) -> Any:
-    return step
-
-
-for _method in METHODS:
-    for _fault in FAULTS:
-        _name = f"Faulty{_method.capitalize()}{_fault.capitalize()}"
-        globals()[_name] = type(
-            _name,
-            (Faulty,),
-            {"name": f"faulty_{_method}_{_fault}", "method": _method, "fault": _fault, "__module__": __name__},
-        )
+for _fault in FAULTS:
+    _name = f"FaultyApply{_fault.capitalize()}"
+    globals()[_name] = type(
+        _name, (Faulty,), {"name": f"faulty_apply_{_fault}", "fault": _fault, "__module__": __name__}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,17 +68,9 @@ class Spoil:
 
 
 class Spoiler(Strategy):
-    """Breaks while it trains, in each of several settings."""
+    """Breaks while it trains, in a way that its setting names."""
 
     name = "spoiler"
-    stages = frozenset({"forward", "backward"})
-    risk = Risk.EXACT
-
-    def applies(self, case: Any) -> Applies:
-        return Applies.yes()
-
-    def settings(self, case: Any) -> Iterable[dict[str, Any]]:
-        yield from ({"how": how} for how in ("error", "segfault", "os_exit", "nan", "not_a_step"))
 
     def apply(self, setup: Setup, setting: Any) -> Setup:
         return setup.with_step(Spoil(setting["how"]))
