@@ -11,7 +11,7 @@ import contextlib
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -158,11 +158,15 @@ class Loader:
 
     loader: DataLoader[Any]
     generators: Generators
-    batch_size: int | None
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch; None where its sampler does not tell."""
+        return self.loader.batch_size or getattr(self.loader.batch_sampler, "batch_size", None)
 
 
 def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
@@ -175,10 +179,7 @@ def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
     dataset: Any = data.dataset
     for transform in setup.dataset:
         dataset = transform(dataset)
-    for name in sorted(set(setup.loader) - set(OPTIONS)):
-        raise WorkloadError(
-            f"a DataLoader option {name!r} cannot be set by a plan", hint=f"there are: {', '.join(OPTIONS)}"
-        )
+    _check_options(setup.loader, OPTIONS, "a DataLoader option {!r}")
     made = rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
     for order in setup.sampler:
         reorder(made.loader, order)
@@ -219,15 +220,18 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
     data = workload.valid_data
     if data is None:
         return None
+    _check_options(
+        setup.evaluation, ("batch_size", "dataset", *_OF_VALIDATION), "an option {!r} of the validation loader"
+    )
     options = {name: value for name, value in setup.loader.items() if name in _OF_VALIDATION} | dict(setup.evaluation)
     batch_size, wrap = options.pop("batch_size", None), options.pop("dataset", lambda dataset: dataset)
-    for name in sorted(set(options) - set(_OF_VALIDATION)):
-        raise WorkloadError(
-            f"an option {name!r} of the validation loader cannot be set by a plan",
-            hint=f"there are: batch_size, dataset, {', '.join(_OF_VALIDATION)}",
-        )
     loader = as_loader(data, users_loader(workload).batch_size or 32, shuffle=False)
     return rebuilt(loader, wrap(loader.dataset), options, batch_size, seed, "valid")
+
+
+def _check_options(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    for name in sorted(set(given) - set(known)):
+        raise WorkloadError(f"{what.format(name)} cannot be set by a plan", hint=f"there are: {', '.join(known)}")
 
 
 def as_loader(data: Any, batch_size: int | None, *, shuffle: bool) -> DataLoader[Any]:
@@ -283,14 +287,12 @@ def rebuilt(
             new["_DataLoader__multiprocessing_context"] = new.pop("multiprocessing_context")
         copied = copy.copy(data)
         copied.__dict__.update(new)  # torch refuses to set some of them on a live loader
-        return Loader(copied, generators, data.batch_size, warnings)
+        return Loader(copied, generators, warnings)
     how = _sampling(data, dataset, size, merged, generators)
     arguments = {**consistent(merged), **how}
     if "batch_sampler" in how:
         arguments.pop("drop_last", None)
-    loader: DataLoader[Any] = DataLoader(dataset, generator=generator, **arguments)
-    new_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    return Loader(loader, generators, new_size, warnings)
+    return Loader(DataLoader(dataset, generator=generator, **arguments), generators, warnings)
 
 
 def _sampling(
