@@ -76,8 +76,8 @@ class _Run:
     target: Target | None
     interval: float
     clock: Callable[[], float]
-    on_progress: Callable[[Progress], None]
-    on_stopping: Callable[[], object] = lambda: None
+    on_progress: Callable[[Progress], object]
+    on_stopping: Callable[[], object]
     points: list[CurvePoint] = field(default_factory=list)
     before: float = 0.0
     resumed_from: int | None = None
@@ -209,7 +209,7 @@ def train(
     checkpoint_every_minutes: float = 10.0,
     target: float | None = None,
     price_per_hour: float | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
     on_stopping: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Trained:
@@ -242,17 +242,8 @@ def train(
     if wanted is not None and target is not None:
         more = wanted.direction == "max"
         wanted = Target(wanted.metric, at_least=target) if more else Target(wanted.metric, at_most=target)
-    run = _Run(
-        spec,
-        plan,
-        training,
-        path,
-        wanted,
-        60.0 * checkpoint_every_minutes,
-        clock,
-        on_progress or (lambda progress: None),
-        on_stopping,
-    )
+    interval = 60.0 * checkpoint_every_minutes
+    run = _Run(spec, plan, training, path, wanted, interval, clock, on_progress, on_stopping)
     try:
         if path.exists():
             run.resume()
