@@ -7,8 +7,9 @@ step, whenever that shape first comes: what a real run pays once is no part of i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -240,8 +241,16 @@ class DeferredCost:
         self._step += 1
 
     def settled(self, lap: Lap) -> tuple[Lap, float]:
-        """A lap without what its steps paid once, and how many seconds that were."""
-        times = settled(lap.steps, self._paid)
+        """A lap without what its steps paid once, and how many seconds that were.
+
+        A step that compiled or searched takes as long as a usual one, unless too short a lap shows no usual one.
+        """
+        others = [seconds for step, seconds in enumerate(lap.steps) if step not in self._paid]
+        usual = median(others) if others else inf
+        # CUDA graphs of what was compiled are warmed up and recorded in the two steps after
+        after = {step + more for step in self._paid for more in range(3)}
+        # a step that was not twice as long as a usual one has paid for nothing
+        times = [usual if step in after and x > 2.0 * usual else x for step, x in enumerate(lap.steps)]
         seconds = sum(lap.steps) - sum(times)
         if seconds <= 0:
             return lap, 0.0
@@ -253,15 +262,3 @@ class DeferredCost:
 def deferred_cost_for(device: torch.device, compiles: bool) -> DeferredCost:
     """The causes to be watched on a device, with the flags of this process as they are."""
     return DeferredCost(searches=device.type == "cuda" and torch.backends.cudnn.benchmark, compiles=compiles)
-
-
-def settled(times: Sequence[float], paid: Sequence[int]) -> list[float]:
-    """Step times without what these steps, which compiled or searched, paid once: they take as long as a usual one."""
-    others = [seconds for step, seconds in enumerate(times) if step not in set(paid)]
-    if not others:  # too short a lap to know a usual step
-        return list(times)
-    usual = median(others)
-    # CUDA graphs of what was compiled are warmed up and recorded in the two steps after
-    after = {step + more for step in paid for more in range(3)}
-    # a step that was not twice as long as a usual one has paid for nothing
-    return [usual if step in after and x > 2.0 * usual else x for step, x in enumerate(times)]

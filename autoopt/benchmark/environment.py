@@ -26,6 +26,8 @@ from autoopt.records import Environment, JsonDict
 _PACKAGES = ("numpy", "torchvision", "triton", "lightning", "transformers", "accelerate", "torch-tb-profiler")
 _TRITON = ("pytorch-triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
 """Other names under which triton is distributed."""
+_SLOWED_BY = ("SwThermalSlowdown", "HwThermalSlowdown", "SwPowerCap", "HwSlowdown")
+"""NVML's reasons for a lower clock: heat, or a limit of power."""
 _CGROUP = Path("/sys/fs/cgroup")
 Reading = dict[str, float]
 
@@ -163,25 +165,20 @@ class Monitor:
 
 def nvml_reader(device: Device) -> Callable[[], Reading] | None:
     """A function that reads a CUDA device through NVML; None where that cannot be."""
-    if device.kind != "cuda":
+    opened = opened_nvml(device)
+    if opened is None:
         return None
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-        handle = nvml_handle(nvml, device)
-        slowed = (
-            nvml.nvmlClocksThrottleReasonSwThermalSlowdown
-            | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
-            | nvml.nvmlClocksThrottleReasonSwPowerCap
-            | nvml.nvmlClocksThrottleReasonHwSlowdown
-        )
-    except Exception:  # not installed, or no driver: not measured
-        return None
+    nvml, handle = opened
+
+    def throttled() -> bool:
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        return any(reasons & getattr(nvml, f"nvmlClocksThrottleReason{reason}") for reason in _SLOWED_BY)
+
     questions: dict[str, Callable[[], float]] = {
         "device_utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
         "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
         "clock_hertz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
-        "throttled": lambda: bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed),
+        "throttled": throttled,
     }
 
     def read() -> Reading:
@@ -192,6 +189,16 @@ def nvml_reader(device: Device) -> Callable[[], Reading] | None:
         return reading
 
     return read
+
+
+def opened_nvml(device: Device) -> tuple[Any, Any] | None:
+    """NVML and its handle of a CUDA device; None of another one, without the package, and where it cannot be read."""
+    with contextlib.suppress(Exception):
+        if device.kind == "cuda":
+            nvml: Any = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+            return nvml, nvml_handle(nvml, device)
+    return None
 
 
 def nvml_handle(nvml: Any, device: Device) -> Any:
@@ -221,14 +228,9 @@ def other_users(device: Device) -> list[int]:
     In a container the driver may count processes as the host does: where this one, which holds memory, is
     not among those it names, nothing can be said of the others.
     """
-    if device.kind != "cuda":
-        return []
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-        pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(nvml_handle(nvml, device))]
-    except Exception:
-        return []
+    opened, pids = opened_nvml(device), []
+    with contextlib.suppress(Exception):  # not every device answers every question
+        pids = [process.pid for process in opened[0].nvmlDeviceGetComputeRunningProcesses(opened[1])] if opened else []
     if os.getpid() not in pids:
         return []
     above, own = os.getpid(), {*descendants()}

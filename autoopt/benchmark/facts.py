@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
-from torch.utils.data.dataloader import default_collate, default_convert
+from torch.utils.data.dataloader import default_collate
 
 from autoopt.benchmark.compiling import repeated_blocks
 from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors, unreached, users_dataset
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.fingerprint import same_samples
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.loader import user_batch_size
+from autoopt.benchmark.loader import user_batch_size, users_loader
 from autoopt.benchmark.losses import is_criterion
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.benchmark.whatif import without_graphs
@@ -37,16 +37,15 @@ _HANDFUL, _PATIENCE = 4, 2.0
 class Samples:
     """Reads a batch of the user's size from the front of the dataset.
 
-    ``items``: the samples; ``batch``: collated as the user's loader does; None where it cannot be read next to the
-    training.
+    ``dataset``: that they are of; ``items``: the samples; ``batch``: collated as the user's loader does; None where it
+    cannot be read next to the training.
     """
 
     def __init__(self, workload: Workload) -> None:
-        data: Any = workload.train_data
-        self._loader = data if isinstance(data, DataLoader) else None
-        self._dataset: Any = _of_loader(data)
+        self._loader = users_loader(workload)
+        self.dataset: Any = self._loader.dataset
         self._size = user_batch_size(workload)
-        self._batches = bool(self._size) or (self._loader is not None and self._loader.batch_sampler is not None)
+        self._batches = self._loader.batch_sampler is not None
         with kept_random_state():
             self.items = self._read()
         self.batch: Any = None
@@ -56,14 +55,14 @@ class Samples:
 
     def _read(self) -> list[Any]:
         self._wanted = count = self._size or (_HANDFUL if self._batches else 1)
-        if isinstance(self._dataset, IterableDataset):
-            iterator: Any = iter(self._dataset)
-            if iterator is self._dataset:
+        if isinstance(self.dataset, IterableDataset):
+            iterator: Any = iter(self.dataset)
+            if iterator is self.dataset:
                 return []  # it can be read once: what is taken here would be missing there
-            return self._in_time(itertools.islice(self._dataset, count))
+            return self._in_time(itertools.islice(self.dataset, count))
         try:
-            self._wanted = count = min(count, len(self._dataset))
-            return self._in_time(self._dataset[index] for index in range(count))
+            self._wanted = count = min(count, len(self.dataset))
+            return self._in_time(self.dataset[index] for index in range(count))
         except Exception:
             return []  # a dataset without a length, or whose keys come from its own sampler: what it raises at others
 
@@ -82,16 +81,12 @@ class Samples:
         return self._wanted / len(self.items) if self._batches and self.items else 1.0
 
     def _collated(self, items: Any) -> Any:
-        if self._loader is not None and self._loader.collate_fn is not None:
-            collate: Any = self._loader.collate_fn
-        else:
-            collate = default_collate if self._batches else default_convert
         with kept_random_state():
-            return collate(items)
+            return self._loader.collate_fn(items)
 
     def deterministic(self) -> bool | None:
         """Whether the same index gives the same sample under other random numbers; None where that is unknown."""
-        return same_samples(self._dataset) if self.items else None
+        return same_samples(self.dataset) if self.items else None
 
     def static_shapes(self) -> bool | None:
         """Whether batches have one shape, apart from how many samples they hold; None where not known."""
@@ -126,17 +121,18 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
     batch = tuple(_tensor_facts(path, tensor, samples.scale) for path, tensor in tensors(samples.batch))
     model = model_facts(training.model)
     target, optimizer = workload.target, training.users_optimizer or training.optimizer
+    valid = workload.valid_data
     return WorkloadFacts(
         spec=spec,
         name=workload.name
         or spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")
         or type(workload.model).__name__,
         parameters=model.parameters,
-        train_samples=length_of(_of_loader(workload.train_data)),
+        train_samples=length_of(samples.dataset),
         batch_size=user_batch_size(workload),
         max_steps=training.lengths.user_total,
         steps_per_epoch=training.lengths.user_per_epoch,
-        dataset=_dataset_facts(workload, samples),
+        dataset=_dataset_facts(samples),
         loader=_loader_facts(workload),
         model=model,
         optimizer=OptimizerFacts(
@@ -155,7 +151,7 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
         ),
         static_shapes=samples.static_shapes(),
         accumulation=workload.accumulation,
-        valid_samples=length_of(_of_loader(workload.valid_data)),
+        valid_samples=length_of(valid.dataset if isinstance(valid, DataLoader) else valid),
         evaluate_every=workload.evaluate_every,
         loss_is_closure=not is_criterion(workload.loss),
         has_evaluate=workload.evaluate is not None,
@@ -193,12 +189,8 @@ def model_facts(model: nn.Module) -> ModelFacts:
     )
 
 
-def _of_loader(data: Any) -> Any:
-    return data.dataset if isinstance(data, DataLoader) else data
-
-
-def _dataset_facts(workload: Workload, samples: Samples) -> DatasetFacts:
-    dataset = _of_loader(workload.train_data)
+def _dataset_facts(samples: Samples) -> DatasetFacts:
+    dataset = samples.dataset
     iterable = isinstance(dataset, IterableDataset)
     inner = users_dataset(dataset)
     method = getattr(type(inner), "__iter__" if iterable else "__getitem__", None)

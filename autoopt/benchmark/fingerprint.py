@@ -33,6 +33,8 @@ from autoopt.benchmark.seeding import kept_modes, kept_random_state, mix, seed_e
 from autoopt.records.messages import Moved
 
 Array = NDArray[np.float32]
+Digests = tuple[str, str, str]
+"""Of all that a batch holds, of its order, and the type of a part that neither holds; "" where there is none."""
 
 MOST_COORDINATES, LEAST_PER_TENSOR = 16384, 16
 """Sampled coordinates of all parameters together, and of a small one: a squared length is then known to 1 %."""
@@ -40,24 +42,24 @@ MOST_COORDINATES, LEAST_PER_TENSOR = 16384, 16
 _UNLIKE = object()
 
 
-def digest(batch: Any, *, whole_numbers: bool = False) -> str:
+def digest(batch: Any) -> str:
     """A digest of what a batch holds, but for padding: small tensors (labels) whole, of others evenly spaced elements.
 
-    ``whole_numbers``: of whole numbers and texts alone. Empty where there is nothing that can be hashed.
+    Empty where there is nothing that can be hashed.
     """
-    return _hash(leaves(batch), whole_numbers)
+    return _hash(leaves(batch))[0]
 
 
-def digests(batch: Any, drawn: Iterable[Any] | None = None) -> tuple[str, str, str]:
+def digests(batch: Any, drawn: Iterable[Any] | None = None) -> Digests:
     """The digest of a batch, that of its order, and the type of a part that neither holds.
 
     Taken as it is given: what a script does to its batch, such as keeping an answer in it, comes after. The order is
     that of its whole numbers and texts; where it has none (masks, values), of the indices that were drawn for it.
     """
-    order = digest(batch, whole_numbers=True)
+    whole, order, unhashed = _hash(leaves(batch))
     if not order and drawn is not None:
         order = digest([str(index) for index in drawn])
-    return digest(batch), order, unhashed(batch)
+    return whole, order, unhashed
 
 
 class SampleDigest:
@@ -129,13 +131,8 @@ def _rows_of(leaf: Any, count: int | None, most: int, width: int | None = None) 
     return [row.tobytes() if ends is None else row[: int(ends[n]) * size].tobytes() for n, row in enumerate(content)]
 
 
-def unhashed(batch: Any) -> str:
-    """The type of a part of a batch that no digest holds; "" where it holds all, or where there is nothing to hold."""
-    return next((type(leaf).__name__ for _, leaf in leaves(batch) if _bytes_of(leaf) is None), "")
-
-
-def step_digest(group: list[Any], *, whole_numbers: bool = False) -> str:
-    """The digest of a step's micro-batches: the same however many the samples are divided into, in the same order.
+def step_digests(group: list[Any]) -> Digests:
+    """Those of a step's micro-batches: the same however many the samples are divided into, in the same order.
 
     Micro-batches that cannot be joined (another length of padding in each) are digested one by one.
     """
@@ -144,8 +141,9 @@ def step_digest(group: list[Any], *, whole_numbers: bool = False) -> str:
     columns = zip(*found, strict=True) if alike else ()
     joined = [(column[0][0], _join([leaf for _, leaf in column])) for column in columns]
     if joined and all(part is not _UNLIKE for _, part in joined):
-        return _hash(joined, whole_numbers)
-    return "".join(digest(batch, whole_numbers=whole_numbers) for batch in group)
+        return _hash(joined)
+    whole, order, unhashed = zip(*map(digests, group), strict=True)
+    return "".join(whole), "".join(order), next(filter(None, unhashed), "")
 
 
 def _join(parts: list[Any]) -> Any:
@@ -159,14 +157,19 @@ def _join(parts: list[Any]) -> Any:
     return torch.cat([part.detach() for part in parts])
 
 
-def _hash(found: Iterable[Leaf], whole_numbers: bool) -> str:
-    hashed, some = hashlib.blake2b(digest_size=8), False
+def _hash(found: Iterable[Leaf]) -> Digests:
+    """Of all leaves, and of those whose numbers neither augmentation nor rounding changes; "" where there is none."""
+    hashes, held, unhashed = [hashlib.blake2b(digest_size=8) for _ in range(2)], [False, False], ""
     for path, leaf in found:
-        content = None if whole_numbers and has_fractions(leaf) else _bytes_of(leaf)
-        if content is not None:
-            hashed.update(path.encode() + content)
-            some = some or leaf is not None
-    return hashed.hexdigest() if some else ""
+        content = _bytes_of(leaf)
+        if content is None:
+            unhashed = unhashed or type(leaf).__name__
+            continue
+        for number in range(1 if has_fractions(leaf) else 2):
+            hashes[number].update(path.encode() + content)
+            held[number] |= leaf is not None
+    whole, order = (hashed.hexdigest() if some else "" for hashed, some in zip(hashes, held, strict=True))
+    return whole, order, unhashed
 
 
 def has_fractions(leaf: Any) -> bool:
@@ -413,7 +416,7 @@ def same_samples(dataset: Any) -> bool | None:
             for seed in (1, 2, 3):
                 seed_everything(seed)
                 seen.append(dataset[index])
-            if unhashed(seen[0]):
+            if digests(seen[0])[2]:
                 return None
             if not all(equal(seen[0], other) for other in seen[1:]):
                 return False

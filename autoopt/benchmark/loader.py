@@ -11,7 +11,7 @@ import contextlib
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -158,11 +158,15 @@ class Loader:
 
     loader: DataLoader[Any]
     generators: Generators
-    batch_size: int | None
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch; None where its sampler does not tell."""
+        return self.loader.batch_size or getattr(self.loader.batch_sampler, "batch_size", None)
 
 
 def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
@@ -171,19 +175,12 @@ def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
     Raises:
         WorkloadError: the setup asks for what this loader cannot be changed to.
     """
-    data = workload.train_data
-    dataset = data.dataset if isinstance(data, DataLoader) else data
+    data = users_loader(workload)
+    dataset: Any = data.dataset
     for transform in setup.dataset:
         dataset = transform(dataset)
-    for name in sorted(set(setup.loader) - set(OPTIONS)):
-        raise WorkloadError(
-            f"a DataLoader option {name!r} cannot be set by a plan", hint=f"there are: {', '.join(OPTIONS)}"
-        )
-    if isinstance(data, DataLoader):
-        made = rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
-    else:
-        size = setup.batch.size or workload.batch_size
-        made = loader_of_dataset(dataset, dict(setup.loader), size, seed, shuffle=True)
+    _check_options(setup.loader, OPTIONS, "a DataLoader option {!r}")
+    made = rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
     for order in setup.sampler:
         reorder(made.loader, order)
     for around in setup.collate:
@@ -223,32 +220,30 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
     data = workload.valid_data
     if data is None:
         return None
+    _check_options(
+        setup.evaluation, ("batch_size", "dataset", *_OF_VALIDATION), "an option {!r} of the validation loader"
+    )
     options = {name: value for name, value in setup.loader.items() if name in _OF_VALIDATION} | dict(setup.evaluation)
     batch_size, wrap = options.pop("batch_size", None), options.pop("dataset", lambda dataset: dataset)
-    for name in sorted(set(options) - set(_OF_VALIDATION)):
-        raise WorkloadError(
-            f"an option {name!r} of the validation loader cannot be set by a plan",
-            hint=f"there are: batch_size, dataset, {', '.join(_OF_VALIDATION)}",
-        )
+    loader = as_loader(data, users_loader(workload).batch_size or 32, shuffle=False)
+    return rebuilt(loader, wrap(loader.dataset), options, batch_size, seed, "valid")
+
+
+def _check_options(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    for name in sorted(set(given) - set(known)):
+        raise WorkloadError(f"{what.format(name)} cannot be set by a plan", hint=f"there are: {', '.join(known)}")
+
+
+def as_loader(data: Any, batch_size: int | None, *, shuffle: bool) -> DataLoader[Any]:
+    """A loader as the user gave it, or the plain one that reads a Dataset in such batches."""
     if isinstance(data, DataLoader):
-        return rebuilt(data, wrap(data.dataset), options, batch_size, seed, "valid")
-    size = batch_size or workload.batch_size
-    if size is None and isinstance(workload.train_data, DataLoader):
-        size = workload.train_data.batch_size
-    return loader_of_dataset(wrap(data), options, size or 32, seed, shuffle=False)
+        return data
+    return DataLoader(data, batch_size, shuffle=shuffle and not isinstance(data, IterableDataset))
 
 
-def loader_of_dataset(dataset: Any, options: dict[str, Any], size: int | None, seed: int, *, shuffle: bool) -> Loader:
-    """A DataLoader over a Dataset, its order drawn from a generator of its own."""
-    generators = Generators(seed, "train" if shuffle else "valid")
-    warnings = check_workers(dataset, {}, options.get("num_workers", 0), changed="num_workers" in options)
-    sampler = None
-    if not isinstance(dataset, IterableDataset):
-        sampler = RandomSampler(dataset, generator=generators.own("order")) if shuffle else SequentialSampler(dataset)
-    loader: DataLoader[Any] = DataLoader(
-        dataset, batch_size=size, sampler=sampler, generator=generators.own("workers"), **consistent(options)
-    )
-    return Loader(loader, generators, size, warnings=warnings)
+def users_loader(workload: Workload) -> DataLoader[Any]:
+    """The loader of the training data before any change."""
+    return as_loader(workload.train_data, workload.batch_size, shuffle=True)
 
 
 def rebuilt(
@@ -292,14 +287,12 @@ def rebuilt(
             new["_DataLoader__multiprocessing_context"] = new.pop("multiprocessing_context")
         copied = copy.copy(data)
         copied.__dict__.update(new)  # torch refuses to set some of them on a live loader
-        return Loader(copied, generators, data.batch_size, warnings)
+        return Loader(copied, generators, warnings)
     how = _sampling(data, dataset, size, merged, generators)
     arguments = {**consistent(merged), **how}
     if "batch_sampler" in how:
         arguments.pop("drop_last", None)
-    loader: DataLoader[Any] = DataLoader(dataset, generator=generator, **arguments)
-    new_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    return Loader(loader, generators, new_size, warnings)
+    return Loader(DataLoader(dataset, generator=generator, **arguments), generators, warnings)
 
 
 def _sampling(
@@ -355,8 +348,6 @@ def consistent(options: Mapping[str, Any]) -> dict[str, Any]:
     if not options.get("num_workers"):
         for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
             options.pop(name, None)
-    if "in_order" in options and "in_order" not in inspect.signature(DataLoader.__init__).parameters:
-        del options["in_order"]
     return options
 
 
@@ -431,10 +422,7 @@ class Lengths:
 def lengths(workload: Workload, setup: Setup, loader: Loader) -> Lengths:
     """The lengths of a run of a workload under a setup; the same samples, whatever the batch."""
     accumulation = setup.batch.accumulation or workload.accumulation
-    own = length_of(workload.train_data)
-    if own is not None and not isinstance(workload.train_data, DataLoader):
-        own = ceil(own / (workload.batch_size or 1))
-    user_per_epoch = _per_epoch(own, workload.accumulation)
+    user_per_epoch = _per_epoch(length_of(users_loader(workload)), workload.accumulation)
     per_epoch = _per_epoch(length_of(loader), accumulation)
     user_size = user_batch_size(workload)
     ratio = 1.0
@@ -457,9 +445,7 @@ def lengths(workload: Workload, setup: Setup, loader: Loader) -> Lengths:
 
 def user_batch_size(workload: Workload) -> int | None:
     """Samples in a micro-batch of the user's, where it is known."""
-    data = workload.train_data
-    if not isinstance(data, DataLoader):
-        return workload.batch_size
+    data = users_loader(workload)
     found = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
     if found is None and data.batch_sampler is not None:  # a sampler of the user's own, which does not tell
         return workload.batch_size

@@ -28,8 +28,7 @@ from autoopt.benchmark.fingerprint import (
     KeptWeights,
     dropouts,
     sample_keys,
-    step_digest,
-    unhashed,
+    step_digests,
     without_draws,
 )
 from autoopt.benchmark.live import LiveTraining
@@ -296,9 +295,9 @@ class BatchRecorder(Recorder):
         while len(self.losses) < steps:
             if len(self.losses) >= LEAST_STEPS and self._over(began, seconds):
                 break
-            group, whole = self._next()
-            self.digests.append(step_digest(whole))
-            self.orders.append(step_digest(whole, whole_numbers=True))
+            group, (whole, order) = self._next()
+            self.digests.append(whole)
+            self.orders.append(order)
             self.record_rate()
             scale = training.scaler.get_scale() if training.scaler is not None else None
             losses = training.group.gather(float(training.advance(group).detach()))
@@ -312,20 +311,20 @@ class BatchRecorder(Recorder):
                 kept.evaluated(len(self.losses))
         self._trained, self._step_seconds = len(self.losses), (perf_counter() - began) / max(len(self.losses), 1)
 
-    def _next(self, *, hold: bool = True) -> tuple[list[Any], list[Any]]:
-        """The micro-batches of the next step, of this process and of all together; they are written down, and held."""
+    def _next(self, *, hold: bool = True) -> tuple[list[Any], tuple[str, str]]:
+        """The micro-batches of the next step, and the digests of those of all processes; written down, and held."""
         group, shared, read = self.training.next(), self.training.shared, self.training.batch_iterator
         whole = group
         if shared is not None:
             weights = shared.weights[read.batch - len(group) : read.batch]
             pairs = zip(group, weights, strict=True)
             whole = [whole_of(batch, weight, self.training.group) for batch, (weight, _) in pairs]
-        self._read(whole)
+        found = self._read(whole)
         room = len(self._held) < DRAWN or self._held_bytes < 2**28
         if hold and room and len(self._held) < self._batches:
             self._held.append(whole)
             self._held_bytes += sum(t.numel() * t.element_size() for batch in whole for _, t in tensors(batch))
-        return group, whole
+        return group, found
 
     def _set_rates(self, rates: list[Any]) -> None:
         for group, rate in zip(self.training.optimizer.param_groups, rates, strict=True):
@@ -363,13 +362,15 @@ class BatchRecorder(Recorder):
         known = (training.lengths.per_epoch or 0) > BEFORE_END
         return known and training.group.size == 1 and not training.setup.step and hasattr(training.optimizer, "state")
 
-    def _read(self, group: list[Any]) -> None:
-        self.unhashed = self.unhashed or next((found for batch in group if (found := unhashed(batch))), "")
-        self._roll, self._count = f"{mix(self._roll, step_digest(group)):016x}", self._count + 1
+    def _read(self, group: list[Any]) -> tuple[str, str]:
+        whole, order, unhashed = step_digests(group)
+        self.unhashed = self.unhashed or unhashed
+        self._roll, self._count = f"{mix(self._roll, whole):016x}", self._count + 1
         # the step at which two trainings part is known to so many
         if self._count % 16 == 0:  # counted from the first step: how many of them were trained may differ
             self._rolled.append(self._roll)
         self.note_samples(group, max(self.training.batch_iterator.epoch, 0))
+        return whole, order
 
     def _at_weights(self, number: int, held: list[list[Any]], seconds: float, *, evaluates: bool) -> None:
         """Gradients on the held batches, their change under other draws (dropout), and the metric at these weights."""

@@ -68,14 +68,18 @@ def kept_modes(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Puts statistics and other buffers back to what they were, and every generator to where it was."""
+def next_to_training(model: nn.Module) -> Iterator[None]:
+    """For what calls the model next to its training: statistics, other buffers and generators are then as they were,
+    and gradients are gone."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with kept_random_state():
-        yield
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+    try:
+        with kept_random_state():
+            yield
+    finally:
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
 
 
 def disturb(model: nn.Module, size: float, seed: int, number: int) -> None:

@@ -31,7 +31,7 @@ from autoopt.benchmark.losses import LossHead, LossRecorder, loss_head, takes_pr
 from autoopt.benchmark.optimizer import make_optimizer, stepping_alone, users_factory
 from autoopt.benchmark.probe import BatchRecorder
 from autoopt.benchmark.schedule import Schedule
-from autoopt.benchmark.seeding import kept_buffers, mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.seeding import mix, next_to_training, random_state, seed_everything, set_random_state
 from autoopt.benchmark.switching import PARTS
 from autoopt.benchmark.training_step import TrainingStep
 from autoopt.benchmark.transfer import mover
@@ -372,29 +372,21 @@ class Training:
 
     @property
     def takes_probabilities(self) -> bool:
-        return takes_probabilities(self._one_loss())
+        return takes_probabilities(self.forward(self.next()[0]))
 
     @property
     def loss_head(self) -> LossHead | None:
-        return loss_head(self._one_loss())
+        return loss_head(self.forward(self.next()[0]))
 
     @property
     def finds_anomalies(self) -> bool:
         return torch.is_anomaly_enabled()
 
-    def _one_loss(self) -> torch.Tensor:
-        """The loss of a batch that is taken from the loader."""
-        with self.autocast or nullcontext():
-            return self.loss(self.model, self.next()[0])
-
     def unused_parameters(self) -> list[str]:
         model = self.model
-        with kept_buffers(model):
-            model.zero_grad(set_to_none=True)
+        with next_to_training(model):
             self.backward(self.forward(self.next()[0]))
-        found = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-        model.zero_grad(set_to_none=True)
-        return found
+            return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
     def recorder(self, gradients: int) -> BatchRecorder:
         return BatchRecorder(self, gradients)

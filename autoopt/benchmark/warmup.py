@@ -112,7 +112,7 @@ def warm_up(live: TrialContext, max_seconds: float, most_steps: int | None = Non
         left = agree(max_seconds - (perf_counter() - began))
         part = min(max(0.25, last_look * 0.2), max(left, 0.0))  # seconds before each check
         most = None if most_steps is None else max(most_steps - len(times), 1)
-        block = run_block(training, lambda _, seconds, part=part: seconds >= part, settle=False, most=most)  # type: ignore[misc]
+        block = run_block(training, for_seconds(part), settle=False, most=most)
         times += block.step_seconds
         losses += block.losses
         waits.append((block.stage_seconds.get("data", 0.0), block.seconds))

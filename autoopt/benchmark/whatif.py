@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from autoopt.benchmark.cputime import memory
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.seeding import kept_buffers
+from autoopt.benchmark.seeding import next_to_training
 
 SECONDS = 0.5
 """Of each of the two that are compared."""
@@ -171,7 +171,7 @@ def freed_pages(training: LiveTraining) -> int | None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     try:
-        with torch.random.fork_rng(devices=[]), kept_buffers(training.model):
+        with next_to_training(training.model):
             faults()
             trim(0)
             return faults()
@@ -187,8 +187,7 @@ def count_flops(training: LiveTraining) -> int:
     """
     batches = training.next()
     eager, counting = torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False)
-    with kept_buffers(training.model), eager, counting as counter:
+    with next_to_training(training.model), eager, counting as counter:
         for batch in batches:
             training.forward(batch).backward()  # type: ignore[no-untyped-call]
-    training.optimizer.zero_grad(set_to_none=True)
     return int(counter.get_total_flops())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -97,8 +97,7 @@ def check(made: Any) -> Workload:
 
 def _check_model(workload: Workload) -> None:
     model = workload.model
-    if inspect.isclass(model):
-        raise _wrong(f"model is the class {model.__name__}", "an instance", f"model={model.__name__}(...)")
+    _check_no_class("model", model)
     if not isinstance(model, nn.Module):
         raise _wrong(f"model is {_kind(model)}", "a torch.nn.Module, such as model=Net()")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
@@ -112,8 +111,7 @@ def _check_model(workload: Workload) -> None:
 def _check_train_data(workload: Workload) -> None:
     data, size = workload.train_data, workload.batch_size
     _check_data("train_data", data)
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise _wrong(f"batch_size is {size!r}", "a whole number of 1 or more, such as batch_size=64")
+    _check_count("batch_size", size, optional=True)
     if isinstance(data, DataLoader) and size is not None:
         raise _wrong(
             f"train_data is a DataLoader and batch_size={size} is given too",
@@ -129,8 +127,7 @@ def _check_data(name: str, data: Any) -> None:
         dataset = data.dataset
     else:
         dataset = data
-        if inspect.isclass(data):
-            raise _wrong(f"{name} is the class {data.__name__}", "an instance of it")
+        _check_no_class(name, data)
         map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         if isinstance(data, (dict, str, torch.Tensor)) or not (isinstance(data, IterableDataset) or map_style):
             raise _wrong(
@@ -156,15 +153,10 @@ def length_of(data: Any) -> int | None:
 
 
 def _check_loss(workload: Workload) -> None:
-    if not callable(workload.loss):
-        raise _wrong(
-            f"loss is {_kind(workload.loss)}",
-            "loss(model, batch) -> scalar tensor, or a criterion for (input, label) batches",
-            "loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])",
-        )
-    if inspect.isclass(workload.loss):
-        raise _wrong(f"loss is the class {workload.loss.__name__}", "an instance", f"loss={workload.loss.__name__}()")
-    _takes("loss", workload.loss, 2, "loss(model, batch)")
+    _check_no_class("loss", workload.loss)
+    wanted = "loss(model, batch) -> scalar tensor, or a criterion for (input, label) batches"
+    example = "loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])"
+    _check_function("loss", workload.loss, 2, "loss(model, batch)", wanted, example)
 
 
 def _check_optimizer(workload: Workload) -> None:
@@ -180,19 +172,10 @@ def _check_optimizer(workload: Workload) -> None:
                 "make it from the same model, or give optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3)",
             )
         return
-    if inspect.isclass(optimizer):
-        raise _wrong(
-            f"optimizer is the class {optimizer.__name__}",
-            "a function of the parameters, or an instance",
-            f"optimizer=lambda params: {optimizer.__name__}(params, lr=1e-3)",
-        )
-    if not callable(optimizer):
-        raise _wrong(
-            f"optimizer is {_kind(optimizer)}",
-            "optimizer(params) -> torch.optim.Optimizer, or an Optimizer over the model's parameters",
-            "optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3)",
-        )
-    _takes("optimizer", optimizer, 1, "optimizer(params)")
+    made = "optimizer=lambda params: {}(params, lr=1e-3)"
+    _check_no_class("optimizer", optimizer, "a function of the parameters, or an instance", made)
+    wanted = "optimizer(params) -> torch.optim.Optimizer, or an Optimizer over the model's parameters"
+    _check_function("optimizer", optimizer, 1, "optimizer(params)", wanted, made.format("torch.optim.AdamW"))
 
 
 def _check_scheduler(workload: Workload) -> None:
@@ -202,11 +185,8 @@ def _check_scheduler(workload: Workload) -> None:
     if scheduler is None:
         return
     example = "scheduler=lambda optimizer, total_steps: OneCycleLR(optimizer, max_lr=1e-2, total_steps=total_steps)"
-    if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) or not callable(scheduler):
-        raise _wrong(
-            f"scheduler is {_kind(scheduler)}", "a function scheduler(optimizer, total_steps) that makes one", example
-        )
-    _takes("scheduler", scheduler, 2, "scheduler(optimizer, total_steps)", example)
+    form = "scheduler(optimizer, total_steps)"
+    _check_function("scheduler", scheduler, 2, form, f"a function {form} that makes one", example)
 
 
 def _check_evaluation(workload: Workload) -> None:
@@ -216,9 +196,8 @@ def _check_evaluation(workload: Workload) -> None:
             f"target is {_kind(target)}", 'an autoopt.Target, such as autoopt.Target("accuracy", at_least=0.9)'
         )
     if evaluate is not None:
-        if not callable(evaluate):
-            raise _wrong(f"evaluate is {_kind(evaluate)}", 'evaluate(model, batches) -> {"accuracy": value}')
-        _takes("evaluate", evaluate, 2, "evaluate(model, batches)")
+        form = "evaluate(model, batches)"
+        _check_function("evaluate", evaluate, 2, form, f'{form} -> {{"accuracy": value}}')
         if workload.valid_data is None:
             raise _wrong("evaluate is given and valid_data is not", "a Dataset or a DataLoader to evaluate on")
     if workload.valid_data is not None:
@@ -273,16 +252,24 @@ def _check_count(name: str, value: Any, *, optional: bool) -> None:
         raise _wrong(f"{name} is {value!r}", "a whole number of 1 or more")
 
 
-def _takes(name: str, function: Callable[..., Any], count: int, form: str, example: str = "") -> None:
-    """Checks that a function can be called with so many positional arguments."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # builtins without a signature: the first call reports
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        raise _wrong(f"{name}{signature} cannot be called as {form}", f"{form}", example) from None
+def _check_no_class(name: str, value: Any, wanted: str = "an instance", example: str = "") -> None:
+    """``example``: with a place for the name of the class."""
+    if inspect.isclass(value):
+        raise _wrong(
+            f"{name} is the class {value.__name__}", wanted, (example or f"{name}={{}}(...)").format(value.__name__)
+        )
+
+
+def _check_function(name: str, value: Any, count: int, form: str, wanted: str, example: str = "") -> None:
+    """Checks that it can be called with so many positional arguments, as ``form`` shows; a made scheduler cannot."""
+    if not callable(value) or isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+        raise _wrong(f"{name} is {_kind(value)}", wanted, example)
+    with contextlib.suppress(TypeError, ValueError):  # a builtin without a signature: the first call reports
+        signature = inspect.signature(value)
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            raise _wrong(f"{name}{signature} cannot be called as {form}", form, example) from None
 
 
 def _number(value: Any) -> bool:

@@ -74,9 +74,6 @@ class Machine:
     def close(self) -> None:
         gc.callbacks.remove(self._note)
 
-    def workers_memory(self) -> float:
-        return sum(map(private_bytes, descendants())) / _MIB
-
     def read_bytes(self) -> float | None:
         own, *workers = map(_read_by, (os.getpid(), *descendants()))
         return None if own is None else own + sum(each or 0.0 for each in workers)
@@ -166,7 +163,7 @@ COUNTERS = (
     Counter(
         "memory of loader workers",
         "MiB",
-        Machine.workers_memory,
+        lambda machine: sum(map(private_bytes, descendants())) / _MIB,
         "workers copy or keep ever more: hold the dataset's items in arrays instead of Python objects",
         _INPUT,
     ),

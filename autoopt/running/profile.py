@@ -14,35 +14,24 @@ from autoopt.options import Options
 from autoopt.profilers.tools import profile_with, watched
 from autoopt.records import Change, Plan, Prediction, Profile, Profiled, Reproduce, Verdict, WorkloadSummary
 from autoopt.records.drift import Drift
-from autoopt.records.facts import WorkloadFacts
 from autoopt.records.reading import PROFILE_FILE
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import located, near
 from autoopt.script.applicable import advice_of
 from autoopt.script.command import Build, Script
-from autoopt.search.baseline import FirstProcess, check_devices, first_steps, objective_of, opportunities, together
+from autoopt.search.baseline import FirstProcess, first_steps, opportunities, state_of, together
 from autoopt.search.incumbent_profile import queue_by
 from autoopt.search.outcome import configuration
 from autoopt.search.planner import Choice
-from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
 from autoopt.simplify.analyse import build_round, model_error
 from autoopt.simplify.costly import costly_lines
-from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.stage_profile import (
-    Description,
-    StageProfile,
-    doubt_of,
-    least_doubtful,
-    profile_stages,
-    reason_to_doubt,
-)
+from autoopt.simplify.stage_profile import doubt_of, least_doubtful, profile_stages, reason_to_doubt
 from autoopt.storage.journal import now
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
 
-NOTHING = Plan()
 SECONDS = 20.0
 """For the stages' measurements, at most."""
 
@@ -162,14 +151,14 @@ def profile(
         announce(watched)
     description = first.description()
     announce(EnvironmentRead(at=time.monotonic() - began, environment=description.environment))
-    if sites is not None and watched is not None:
-        case = _state(runner, options, description.facts, description).case(runner.registry)
-        seen_so_far = opportunities(runner.registry, case, choice, 1 + options.min_gain)
-        announce(seen_so_far.model_copy(update={"at": time.monotonic() - began}))
+    state = state_of(runner, options, description)
+    if watched is not None:
+        case = state.case(runner.registry)
+        announce(opportunities(runner.registry, case, choice, 1 + options.min_gain, time.monotonic() - began))
     announce(PhaseStarted(at=time.monotonic() - began, phase="simplify"))
-    least, most = options.processes
-    check_devices(most, description.environment)
+    least, _ = options.processes
     plan = together(runner, least) if least > 1 else Plan()
+    state.baseline = state.incumbent = plan
     seconds = min(SECONDS, options.budget_seconds / 3)
     seen = least_doubtful(
         lambda: profile_stages(runner, plan, seconds=seconds, advise=True, trace=traces),
@@ -178,7 +167,16 @@ def profile(
     round_, pipeline = build_round(description, seen)
     disturbed = reason_to_doubt(seen, watched_step=watched.step_seconds if watched is not None else None)
     text = f"{disturbed}: read its figures as a busy machine's, and profile again on a quiet one"
-    predictions = _predictions(runner, options, choice, description, seen, pipeline, plan)
+    queue = queue_by(seen, pipeline, state, runner.registry, choice, options.min_gain)
+    predicted = {each.strategy: each for each in queue.predictions}
+    for item in queue.skipped:
+        predicted[item.strategy.name] = Prediction(
+            strategy=item.strategy.name,
+            setting=item.setting,
+            predicted=item.predicted,
+            applies=item.verdict is not Verdict.NOT_APPLICABLE,
+            reason=item.reason,
+        )
     return Profile(
         autoopt_version=autoopt.__version__,
         created=now(),
@@ -187,7 +185,7 @@ def profile(
         environment=description.environment,
         baseline=configuration(plan, description.environment, profile=seen),
         round=round_,
-        predictions=predictions,
+        predictions=tuple(predicted[name] for name in runner.registry if name in predicted),
         advice=(
             *costly_lines(round_, description.facts, sites),
             *seen.advice,
@@ -195,42 +193,4 @@ def profile(
         ),
         warnings=(*((text,) if disturbed else ()), *seen.missing),
         sites=sites,
-    )
-
-
-def _predictions(
-    runner: TrialRunner,
-    options: Options,
-    choice: Choice,
-    description: Description,
-    seen: StageProfile,
-    pipeline: Pipeline | None,
-    baseline: Plan,
-) -> tuple[Prediction, ...]:
-    state = _state(runner, options, description.facts, description, baseline)
-    plan = queue_by(seen, pipeline, state, runner.registry, choice, options.min_gain)
-    found = {prediction.strategy: prediction for prediction in plan.predictions}
-    for item in plan.skipped:
-        found[item.strategy.name] = Prediction(
-            strategy=item.strategy.name,
-            setting=item.setting,
-            predicted=item.predicted,
-            applies=item.verdict is not Verdict.NOT_APPLICABLE,
-            reason=item.reason,
-        )
-    return tuple(found[name] for name in runner.registry if name in found)
-
-
-def _state(
-    runner: TrialRunner, options: Options, facts: WorkloadFacts, description: Description, baseline: Plan = NOTHING
-) -> SearchState:
-    return SearchState(
-        facts=facts,
-        environment=description.environment,
-        objective=objective_of(facts, options),
-        planned_steps=facts.max_steps,
-        sites=runner.watched(),
-        baseline=baseline,
-        incumbent=baseline,
-        processes=options.processes[1],
     )

@@ -15,7 +15,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.kept_outputs import KeptOutputs, columns_of, weights_of
-from autoopt.benchmark.seeding import kept_buffers, kept_random_state
+from autoopt.benchmark.seeding import kept_random_state, next_to_training
 from autoopt.records import JsonDict, Site
 from autoopt.script.frames import called_name, calls_module, place_of, shown
 from autoopt.script.loaders import Watcher
@@ -112,7 +112,7 @@ def tried(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     ``{"seconds", "kept_seconds", "row_bytes"}``, or ``{"reason": why its outputs cannot be kept}``.
     """
     try:
-        with kept_buffers(module):
+        with next_to_training(module):
             before, state = weights_of(module), torch.get_rng_state()
             output = module(*args, **kwargs)
             sizes = {len(each) for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.dim()}

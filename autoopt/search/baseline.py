@@ -115,30 +115,39 @@ def described(context: RunContext, options: Options) -> SearchState:
         raise BaselineFailed(failure, "while it was built", lean=unfit is not None) from failure
     context.announce(EnvironmentRead(at=context.now(), environment=found.environment))
     context.gate.trainings.run_steps = found.facts.max_steps or 0
-    least, most = options.processes
-    check_devices(most, found.environment)
-    state = context.state = context.gate.state = SearchState(
-        facts=found.facts,
-        environment=found.environment,
-        objective=objective_of(found.facts, options),
-        planned_steps=found.facts.max_steps,
-        sites=context.runner.watched(),
-        processes=most,
-        unfit=unfit,
-    )
+    state = context.state = context.gate.state = state_of(context.runner, options, found)
+    state.unfit = unfit
     if context.runner.base.memory_limit_bytes is None:  # else it is each process's own
         context.runner.memory.limit_bytes = state.memory_limit_bytes
     if state.sites is not None and state.sites.metric_patterns:
         adopt_metric(context, state.sites.metric_patterns)
     if state.sites is not None and state.sites.shares:
-        registry = context.registry
-        seen = opportunities(registry, state.case(registry), context.choice, 1 + context.min_gain)
-        context.announce(seen.model_copy(update={"at": context.now()}))
+        case = state.case(context.registry)
+        context.announce(opportunities(context.registry, case, context.choice, 1 + context.min_gain, context.now()))
+    least, _ = options.processes
     if least > 1:
         plan = context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan)
         state.baseline = state.incumbent = plan
     context.warn(*context.registry.warnings, *state.facts.warnings)
     return state
+
+
+def state_of(runner: TrialRunner, options: Options, found: Description) -> SearchState:
+    """The state of a search, or of a profile, that knows what its first process found.
+
+    Raises:
+        EnvironmentLacks: there are fewer devices than processes that may train together.
+    """
+    _, most = options.processes
+    check_devices(most, found.environment)
+    return SearchState(
+        facts=found.facts,
+        environment=found.environment,
+        objective=objective_of(found.facts, options),
+        planned_steps=found.facts.max_steps,
+        sites=runner.watched(),
+        processes=most,
+    )
 
 
 def check_devices(processes: int, environment: Environment) -> None:
@@ -276,7 +285,7 @@ def first_steps(sites: Sites, at: float) -> FirstSteps | None:
     return FirstSteps(at=at, steps=sites.steps, step_seconds=sites.step_seconds, shares=sites.shares)
 
 
-def opportunities(registry: Registry, case: Case, choice: Choice, least: float) -> Opportunities:
+def opportunities(registry: Registry, case: Case, choice: Choice, least: float, at: float = 0.0) -> Opportunities:
     """Strategies that may shorten a script's step by more than ``least``, by what its first steps leave to gain."""
     shares = case.sites.shares if case.sites is not None else {}
 
@@ -299,6 +308,7 @@ def opportunities(registry: Registry, case: Case, choice: Choice, least: float) 
     seen = replace(case, workload=case.workload.model_copy(update={"inspected": found}))
     unknown = [strategy for strategy in worth(seen) if strategy not in known]
     return Opportunities(
+        at=at,
         at_most=tuple((value, tuple(ranked[value])) for value in sorted(ranked, reverse=True)),
         unknown=tuple(strategy.name for strategy in sorted(unknown, key=bound, reverse=True)),
     )

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from autoopt.benchmark.contents import samples_of, shape_of, tensors, unreached
 from autoopt.benchmark.facts import model_facts, size_of
-from autoopt.benchmark.fingerprint import SampleDigest, digest, equal, sample_keys, step_digest, unhashed
+from autoopt.benchmark.fingerprint import SampleDigest, digest, digests, equal, sample_keys, step_digests
 from autoopt.benchmark.transfer import mover
 
 Pair = namedtuple("Pair", "image label")
@@ -133,13 +133,13 @@ def test_what_a_batch_tells(kind: str) -> None:
     assert (unreached(one, "pin_memory"), unreached(one, "to")) == (not_pinned, not_moved)
     hashed = kind not in ("nothing", "silent")
     assert bool(digest(one)) is hashed
-    assert unhashed(one) == ("Silent" if kind == "silent" else "")
+    assert digests(one)[2] == ("Silent" if kind == "silent" else "")
     assert digest(one) == digest(again)
     if kind not in ("nothing", "silent", "scalar"):
         assert digest(one) != digest(other)
         assert equal(one, again)
         assert not equal(one, other)
-    assert step_digest([one, again]) == step_digest([again, one])
+    assert step_digests([one, again]) == step_digests([again, one])
     assert len(sample_keys(one)) in ({samples or 1, 1} if hashed else {0})
     assert size_of(one) >= 0
     assert all(shape_of(tensor) is not None for _, tensor in tensors(one))
@@ -150,18 +150,18 @@ def test_what_is_no_data_is_no_part_of_a_digest() -> None:
     with_loss, without = Rows([1.0, 2.0]), Rows([1.0, 2.0])
     del without.loss
     assert digest(with_loss) == digest(without)
-    assert not unhashed(graph([1.0, 2.0, 3.0]))
+    assert not digests(graph([1.0, 2.0, 3.0]))[2]
 
 
 def test_whole_numbers_and_texts_are_what_augmentation_leaves_as_it_is() -> None:
     def batch(noise: float, label: int, name: str) -> Any:
         return SimpleNamespace(x=torch.full((2,), noise), y=torch.tensor([label]), name=name, weight=noise)
 
-    order = digest(batch(0.1, 3, "a"), whole_numbers=True)
-    assert order == digest(batch(0.2, 3, "a"), whole_numbers=True) != ""
-    assert order != digest(batch(0.1, 4, "a"), whole_numbers=True)
-    assert order != digest(batch(0.1, 3, "b"), whole_numbers=True)
-    assert digest(torch.ones(3), whole_numbers=True) == ""
+    _, order, _ = digests(batch(0.1, 3, "a"))
+    assert order == digests(batch(0.2, 3, "a"))[1] != ""
+    assert order != digests(batch(0.1, 4, "a"))[1]
+    assert order != digests(batch(0.1, 3, "b"))[1]
+    assert digests(torch.ones(3))[1] == ""
 
 
 def test_micro_batches_with_texts_are_joined_where_these_are_the_same() -> None:
@@ -169,8 +169,8 @@ def test_micro_batches_with_texts_are_joined_where_these_are_the_same() -> None:
         return {"x": torch.tensor([first, first + 1]), "source": text}
 
     halves = [batch(0.0, "a"), batch(2.0, "a")]
-    assert step_digest(halves) == digest({"x": torch.arange(4.0), "source": "a"})
-    assert len(step_digest([batch(0.0, "a"), batch(2.0, "b")])) > len(step_digest(halves))
+    assert step_digests(halves) == digests({"x": torch.arange(4.0), "source": "a"})
+    assert len(step_digests([batch(0.0, "a"), batch(2.0, "b")])[0]) > len(step_digests(halves)[0])
 
 
 def test_a_list_of_texts_has_a_key_for_each_of_them() -> None:

@@ -128,8 +128,13 @@ def test_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert short.warmup_steps == len(short.losses) < startup.warmup_steps
 
 
+def trained(it: TrialContext, **arguments: Any) -> TrainingRun:
+    document = json.dumps(tasks.train(it, max_seconds=30, **arguments), allow_nan=False)
+    return TrainingRun.model_validate_json(document)
+
+
 def test_training_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = TrainingRun.model_validate(tasks.train(live(monkeypatch), max_seconds=30))
+    run = trained(live(monkeypatch))
     assert run.reached
     assert run.stopped == "target"
     assert run.curve.steps_to_target == run.curve.points[-1].step
@@ -139,24 +144,22 @@ def test_training_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_training_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = TrainingRun.model_validate(tasks.train(live(monkeypatch, target="none"), max_seconds=30, max_steps=20))
+    run = trained(live(monkeypatch, target="none"), max_steps=20)
     assert (run.reached, run.stopped, run.steps, run.evaluations) == (None, "steps", 20, 2)
-    missed = TrainingRun.model_validate(tasks.train(live(monkeypatch), max_seconds=30, max_steps=5, target=2.0))
+    missed = trained(live(monkeypatch), max_steps=5, target=2.0)
     assert (missed.reached, missed.curve.seconds_to_target) == (False, None)
-    beyond = TrainingRun.model_validate(tasks.train(live(monkeypatch), max_seconds=30, confirm=1, target=0.5))
-    assert beyond.evaluations == 2
+    assert trained(live(monkeypatch), confirm=1, target=0.5).evaluations == 2
 
 
 def test_training_starts_from_the_first_step_again(monkeypatch: pytest.MonkeyPatch) -> None:
     it = live(monkeypatch, target="none")
-    first = tasks.train(it, max_seconds=30, max_steps=10)["losses"]
-    assert tasks.train(it, max_seconds=30, max_steps=10)["losses"] == first
+    first = trained(it, max_steps=10).losses
+    assert trained(it, max_steps=10).losses == first
 
 
 @pytest.mark.parametrize("fault", ["nan_in_loss", "inf_in_loss"])
 def test_a_loss_that_is_not_finite_is_none_and_told(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    it = live(monkeypatch, fault=fault, target="none")
-    run = TrainingRun.model_validate_json(json.dumps(tasks.train(it, max_seconds=30), allow_nan=False))
+    run = trained(live(monkeypatch, fault=fault, target="none"))
     assert not run.finite
     assert run.losses[2] is None
     assert run.losses[0] is not None
@@ -281,7 +284,7 @@ def test_numbers_that_are_not_finite_never_reach_a_document(monkeypatch: pytest.
     it = live(monkeypatch)
     evaluation: Any = it.training.evaluation
     evaluation._evaluate = lambda model, batches: {"accuracy": math.nan}
-    run = TrainingRun.model_validate(tasks.train(it, max_seconds=30, max_steps=16))
+    run = trained(it, max_steps=16)
     assert not run.finite
     assert run.curve.points[0].metric is None
 

@@ -52,29 +52,24 @@ def test_three_dear_layers_cost_three_times_one() -> None:
     assert ratio_with(training_of(), seconds=20.0) == pytest.approx(1.0)
 
 
-def test_both_may_be_tried_in_another_precision() -> None:
-    seen = list[bool]()
+@pytest.mark.parametrize(
+    ("how", "reads", "seen"),
+    [
+        ({"change": thrice, "under": torch.bfloat16}, lambda: torch.is_autocast_enabled("cpu"), {True}),
+        ({"unchecked": True}, torch.is_anomaly_enabled, {True, False}),
+    ],
+    ids=["both in another precision", "one side looks for anomalies"],
+)
+def test_how_both_sides_are_tried(how: dict[str, Any], reads: Any, seen: set[bool]) -> None:
+    found = set[bool]()
 
     class Noting(nn.CrossEntropyLoss):
         def forward(self, *given: torch.Tensor) -> torch.Tensor:
-            seen.append(torch.is_autocast_enabled("cpu"))
+            found.add(reads())
             return super().forward(*given)
 
-    assert ratio_with(training_of(Noting()), thrice, under=torch.bfloat16, seconds=2.0) is not None
-    assert seen
-    assert all(seen)
-
-
-def test_one_side_may_look_for_anomalies() -> None:
-    seen = list[bool]()
-
-    class Noting(nn.CrossEntropyLoss):
-        def forward(self, *given: torch.Tensor) -> torch.Tensor:
-            seen.append(torch.is_anomaly_enabled())
-            return super().forward(*given)
-
-    assert ratio_with(training_of(Noting()), unchecked=True, seconds=2.0) is not None
-    assert set(seen) == {True, False}
+    assert ratio_with(training_of(Noting()), **how, seconds=2.0) is not None
+    assert found == seen
     assert not torch.is_anomaly_enabled()
 
 

@@ -112,8 +112,15 @@ def test_a_container_that_nothing_reads_comes_after_one_that_is_read(tmp_path: P
     assert "all of it is read again at" in drift.summary()[0]
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, which holds the script."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(SCRIPT, tmp_path)
+    return tmp_path
+
+
 def in_a_script(kind: str, steps: int, folder: Path, seconds: float = 8.0) -> Drift:
-    shutil.copy(SCRIPT, folder)
     workload, options = read("drifting.py", (str(steps), kind)), Options()
     registry = registry_of(options)
     with workload.alone(), Launcher() as launcher:
@@ -132,11 +139,8 @@ def in_a_script(kind: str, steps: int, folder: Path, seconds: float = 8.0) -> Dr
         ("list", "history", 29, "all of it is read again at drifting.py:30"),
     ],
 )
-def test_a_script_that_grows_slower_names_its_line(
-    kind: str, name: str, line: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    drift = in_a_script(kind, 1_000_000, tmp_path)
+def test_a_script_that_grows_slower_names_its_line(kind: str, name: str, line: int, says: str, here: Path) -> None:
+    drift = in_a_script(kind, 1_000_000, here)
     assert drift.slowed == "other"
     told = drift.summary()[0]
     assert f"the length of {name} (list) grows by" in told
@@ -145,33 +149,27 @@ def test_a_script_that_grows_slower_names_its_line(
 
 
 @pytest.mark.slow
-def test_a_script_without_drift_is_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    drift = in_a_script("none", 1_000_000, tmp_path)
+def test_a_script_without_drift_is_not_blamed(here: Path) -> None:
+    drift = in_a_script("none", 1_000_000, here)
     assert drift.slowed is None
     assert not any(each.file for each in drift.counters)
 
 
 @pytest.mark.slow
-def test_a_run_that_ends_before_two_windows_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (told,) = in_a_script("none", 40, tmp_path).summary()
+def test_a_run_that_ends_before_two_windows_is_told_so(here: Path) -> None:
+    (told,) = in_a_script("none", 40, here).summary()
     assert told.startswith("drift: only 39 steps were watched, and two windows to compare need at least 56")
 
 
 @pytest.mark.slow
-def test_the_command_tells_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_tells_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from autoopt.cli import main
 
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(SCRIPT, tmp_path)
     words = ["profile", "drifting.py", "--watch", "--budget", "1m", "--out", "run", "--quiet", "--", "1000000", "list"]
     assert main(words) == 0
     told = capsys.readouterr().out
     assert "history (list) grows by 500 a step" in " ".join(told.split())
     assert "autoopt optimize drifting.py -- 1000000 list" in told
-    document = json.loads((tmp_path / "run" / "profile.json").read_text())
+    document = json.loads((here / "run" / "profile.json").read_text())
     assert document["drift"]["causes"][0] == "the length of history (list)"
-    assert "history (list)" in (tmp_path / "run" / "profile.html").read_text(encoding="utf-8")
+    assert "history (list)" in (here / "run" / "profile.html").read_text(encoding="utf-8")

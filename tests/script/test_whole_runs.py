@@ -51,8 +51,8 @@ for epoch in range(1000):
 PRINTS = 'print(f"epoch {epoch} val acc {accuracy(valid):.4f}")\n'
 EVALUATES = "    model.eval()\n    with torch.no_grad():\n"
 WITHOUT_GRADIENTS = f"{EVALUATES}        {PRINTS}"
-WITH_NOISE = f"""{EVALUATES}        hits = [(model(x + torch.randn_like(x)).argmax(1) == y).float().mean() for x, y in valid]
-        print(f"epoch {{epoch}} val acc {{torch.stack(hits).mean():.4f}}")
+WITH_NOISE = f"""{EVALUATES}        losses = [(model(x + torch.randn_like(x)) - 1).square().mean() for x, _ in valid]
+        print(f"epoch {{epoch}} val acc {{torch.stack(losses).mean():.4f}}")
 """
 WITH_GRADIENTS = f"    model.eval()\n    {PRINTS}"
 IN_TRAINING_MODE = f"    with torch.no_grad():\n        {PRINTS}"

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import default_convert
 
-from autoopt.benchmark.loader import InTurn, Loader, loader_of_dataset, rebuilt
+from autoopt.benchmark.loader import InTurn, Loader, as_loader, rebuilt
 from autoopt.benchmark.transfer import END, CopyAhead, by_itself, mapped
 from autoopt.export.printed import plan
 
@@ -155,15 +155,12 @@ def odd_training_loader(workload: Any, seed: int) -> Loader:
 
 def odd_validation_loader(workload: Any, seed: int) -> Loader:
     """The same for the validation data, in its own order."""
-    data, options = workload.valid_data, dict(**plan.valid_options)
-    size = options.pop("batch_size", None)
-    dataset = data.dataset if isinstance(data, DataLoader) else data
+    options = dict(**plan.valid_options)
+    loader = as_loader(workload.valid_data, getattr(workload.train_data, "batch_size", None) or 32, shuffle=False)
+    size, dataset = options.pop("batch_size", None), loader.dataset
     for change in plan.valid_dataset:
         dataset = change(dataset)
-    if isinstance(data, DataLoader):
-        return rebuilt(data, dataset, options, size, seed, "valid")
-    size = size or getattr(workload.train_data, "batch_size", None) or 32
-    return loader_of_dataset(dataset, options, size, seed, shuffle=False)
+    return rebuilt(loader, dataset, options, size, seed, "valid")
 
 
 class OnDevice:
