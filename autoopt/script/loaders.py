@@ -96,7 +96,7 @@ class Roles:
         self._changed: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._given: list[_Given] = []
         self._evaluated = 0  # so many of the given ones
-        self._unlearnt = set[int]()  # passes whose last batch was read with gradients off
+        self._unlearnt = set[int]()  # passes whose last batch was read with gradients off, or to models that evaluate
 
     @property
     def training(self) -> list[Any]:
@@ -165,7 +165,8 @@ class Roles:
             self._first_given = perf_counter()
         self._given.append((reader, loader, samples))
         if loader is not None:
-            (self._unlearnt.discard if torch.is_grad_enabled() else self._unlearnt.add)(reader)
+            learns = torch.is_grad_enabled() and self._training_mode()
+            (self._unlearnt.discard if learns else self._unlearnt.add)(reader)
 
     def evaluated(self) -> None:
         """A model was called, and not in training: what was given so far may be for this alone."""

@@ -41,7 +41,7 @@ from autoopt.script.frames import (
 from autoopt.script.frozen import FrozenModules
 from autoopt.script.hook.seeds import in_place_of, when_imported
 from autoopt.script.loaders import Watcher
-from autoopt.script.torch_hooks import Passes, TorchHooks, UpdatesByHand, period_of
+from autoopt.script.torch_hooks import Passes, TorchHooks, UpdatesByHand, is_compiled, period_of
 from autoopt.simplify.costly import ANOMALIES, CALLS
 
 _LOADER_OPTIONS = (
@@ -116,12 +116,6 @@ def grouped(seen: list[Seen]) -> list[Seen]:
             first.used += [place for place, _ in further]
             first.callers += [by for _, by in further]
     return list(groups.values())
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    """Whether the script has compiled a module, around it or in its place."""
-    in_place = getattr(module, "_compiled_call_impl", None)
-    return type(module).__name__ == "OptimizedModule" or hasattr(in_place, "_torchdynamo_orig_callable")
 
 
 def site_of(seen: Seen, steps: float) -> Site:
@@ -272,7 +266,7 @@ class Observer(Watcher):
                 seen.options["torchs_blocks"] = True
             if not model.training:
                 seen.options["mode"] = "eval"
-            if any(map(_is_compiled, model.modules())):
+            if any(map(is_compiled, model.modules())):
                 seen.options["compiled"] = True
             if inner is not model:
                 seen.options["wrapped_by"] = type(model).__name__

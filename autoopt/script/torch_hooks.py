@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -98,6 +98,21 @@ class Listening:
 
     def __reduce__(self) -> Any:
         return type(None), ()
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether the script has compiled a module, around it or in its place."""
+    in_place = getattr(module, "_compiled_call_impl", None)
+    return type(module).__name__ == "OptimizedModule" or hasattr(in_place, "_torchdynamo_orig_callable")
+
+
+def parts_of(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules that a model's own methods call, those in lists and dicts included."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from parts_of(child)
+        else:
+            yield child
 
 
 class UpdatesByHand(Optimizer):
@@ -239,7 +254,12 @@ class TorchHooks:
         within = module.module if isinstance(module, DistributedDataParallel) else None
         if within is not None and module._compiled_call_impl is None:  # compiled code is not to see the listening
             self._time(within)  # it is evaluated by itself, as a rule
+        compiled = any(map(is_compiled, module.modules()))
         self._time(module)
+        if module.training and not compiled:  # as above
+            for part in parts_of(within or module):
+                if part._compiled_call_impl is None:
+                    self._listen_to_part(part, module)
 
     def _time(self, module: nn.Module) -> None:
         inner: Any = module._compiled_call_impl or module._call_impl
@@ -267,6 +287,19 @@ class TorchHooks:
             return output
 
         module._compiled_call_impl = Listening(call)
+
+    def _listen_to_part(self, part: nn.Module, root: nn.Module) -> None:
+        """A model that is evaluated by a method of its own, such as ``encode``, is not called: its parts are."""
+        inner, session, hooks = part._call_impl, self.session, self
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if root.training or hooks._depth or session.standing:
+                return inner(*args, **kwargs)
+            for watcher in hooks.watchers:
+                watcher.forward(root, args, kwargs, False)
+            return hooks._evaluates(root, inner, args, kwargs)
+
+        part._compiled_call_impl = Listening(call)
 
     def _trains(self, args: Any, kwargs: Any) -> None:
         roles = self.roles
@@ -300,7 +333,11 @@ class TorchHooks:
                 self.loaders.evaluates()
         else:  # without a loader: what it is called for in training mode is trained on, such as a policy's moves
             self.session.train_again()
-        return inner(*args, **kwargs) if self.evaluating is None else self.evaluating(inner, *args, **kwargs)
+        self._depth = 1
+        try:
+            return inner(*args, **kwargs) if self.evaluating is None else self.evaluating(inner, *args, **kwargs)
+        finally:
+            self._depth = 0
 
     # gradients
 

@@ -54,6 +54,15 @@ WITHOUT_GRADIENTS = f"{EVALUATES}        {PRINTS}"
 WITH_NOISE = f"""{EVALUATES}        losses = [(model(x + torch.randn_like(x)) - 1).square().mean() for x, _ in valid]
         print(f"epoch {{epoch}} val acc {{torch.stack(losses).mean():.4f}}")
 """
+BY_ITS_PARTS = """\
+    model.eval()
+    hits = []
+    for loader in (valid, DataLoader(valid.dataset, batch_size=1)):
+        for x, y in loader:
+            with torch.no_grad():
+                hits.append((model[3](model[2](model[0](x))).argmax(1) == y).float().mean())
+    print(f"epoch {epoch} val acc {torch.stack(hits).mean():.4f}")
+"""
 WITH_GRADIENTS = f"    model.eval()\n    {PRINTS}"
 IN_TRAINING_MODE = f"    with torch.no_grad():\n        {PRINTS}"
 WITHOUT_A_LOADER = f"""\
@@ -98,6 +107,7 @@ def run_of(sites: Sites) -> RunParts:
     [
         (WITHOUT_GRADIENTS, {"samples": 90, "batches": 90, "gradients": False, "training_mode": False, "draws": False}),
         (WITH_NOISE, {"samples": 90, "draws": True}),
+        (BY_ITS_PARTS, {"samples": 180, "batches": 180, "gradients": False, "training_data": False}),
         (WITH_GRADIENTS, {"gradients": True, "training_mode": False}),
         (IN_TRAINING_MODE, {"gradients": False, "training_mode": True}),
         (WITHOUT_A_LOADER, {"samples": None, "batches": None, "training_data": False}),

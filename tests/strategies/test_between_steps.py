@@ -372,6 +372,10 @@ def test_kept_samples_shorten_evaluations_that_read_the_same_class(kind: str, le
     left = _evaluation_left(case, {"preparation": 0.0})
     assert ("evaluate" in left) is less
     assert left.get("evaluate", 1.5) == pytest.approx(0.22 if less else 1.5, abs=0.1)
+    prepared = Change(strategy="prepared_samples", setting={"form": "samples", "where": "memory", "workers": 0})
+    planned = replace(case, plan=Plan(changes=(prepared,)))
+    offered = [any(each.get("num_workers") for each in STRATEGY.settings(one)) for one in (case, planned)]
+    assert offered == [True, not less]
 
 
 # Checkpoints: the same files, found in a script, and in its patch.

@@ -385,19 +385,31 @@ def _threads(case: Case) -> Setting | str:
 
 def _evaluation_left(case: Case, left: dict[str, float]) -> dict[str, float]:
     """Seconds of a script's evaluations per step, whose samples of the training's class are read as that reads them."""
-    run, each, sites = case.workload.run, sample_seconds(case), case.sites
-    if sites is None or run is None or not run.evaluate_every or not each:
+    run, each = case.workload.run, sample_seconds(case)
+    if run is None or not run.evaluate_every or not each or not _reads_alike(case):
         return {}
-    others = sites.of("loader_validation")
-    kinds = ({site.options.get("dataset") for site in found} for found in (sites.of("loader_training"), others))
-    if not set.intersection(*kinds) - {None}:
-        return {}
+    others = case.sites.of("loader_validation") if case.sites is not None else ()
     workers = max(1, *(site.options.get("num_workers") or 0 for site in others))
     now = seconds_of(case, "evaluate")
     before = sum(seconds_of(case, name) for name in READING)
     after = sum(left.get(name, seconds_of(case, name)) for name in READING)
     reading = min(each * run.samples_per_evaluation / workers / run.evaluate_every, now)
     return {"evaluate": now - reading * max(1.0 - after / before, 0.0)} if before else {}
+
+
+def _reads_alike(case: Case) -> bool:
+    """Whether a script's evaluations read samples of the training's class, which are read as that reads them."""
+    kinds = ("loader_training", "loader_validation")
+    known = [{site.options.get("dataset") for site in case.sites.of(kind)} if case.sites else set() for kind in kinds]
+    return bool(known[0] & known[1] - {None})
+
+
+def evaluation_reads(case: Case) -> float:
+    """Share of the seconds of a sample that an evaluation still takes next to what the plan keeps for the training."""
+    setting = case.plan.setting("prepared_samples") or {}
+    if setting.get("form") not in (*KEPT, "rows") or not _reads_alike(case):
+        return 1.0
+    return float(_kept(case, setting).get("hit", 0.0)) if setting["form"] in KEPT else 0.0
 
 
 def _left(case: Case, setting: Setting) -> dict[str, float] | None:

@@ -17,7 +17,14 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.rewriting.source import Edits, Refused, edits_of, function_of, module_name, rewritten
 from autoopt_strategies.input import probes
-from autoopt_strategies.input.prepared_samples import PREPARED, WRAPPERS, reading_seconds, samples_repeat, with_room
+from autoopt_strategies.input.prepared_samples import (
+    PREPARED,
+    WRAPPERS,
+    evaluation_reads,
+    reading_seconds,
+    samples_repeat,
+    with_room,
+)
 from autoopt_strategies.input.workers import WORKER_START, most_workers, waits
 from autoopt_strategies.predictions import LEAST_SHARE, READING, at_most, declared, gain, sample_seconds, seconds_of
 from autoopt_strategies.trying import Setting, Settings, kept
@@ -183,7 +190,8 @@ def _loader(case: Case) -> Setting | str:
         least = min(seen, key=lambda site: site.options.get("batch_size") or 0)
         samples, options = int(run.samples_per_evaluation) or None, dict(least.options)
         inspected = case.inspected(ValidationLoader.name)
-        options["sample_seconds"] = inspected.get("sample_seconds") or sample_seconds(case)
+        seconds = inspected.get("sample_seconds") or sample_seconds(case)
+        options["sample_seconds"] = seconds and seconds * evaluation_reads(case)
     else:
         options = dict(case.inspected(ValidationLoader.name))
         if not facts.has_evaluate or not samples:
