@@ -347,8 +347,9 @@ def _promised_next_to(
             _, seconds, options = min(nearest, key=lambda one: abs(log(one[0].value / most)))
             after = asked.pipeline.after(seconds, **options)
         if now is not case:
-            corrected = said.value / alone.value
-            said = said.model_copy(update={end: getattr(next_to, end) * corrected for end in ("value", "low", "high")})
+            corrected, bounds = said.value / alone.value, next_to.kind is EstimateKind.BOUND
+            ends = {end: getattr(next_to, end) * corrected for end in ("value", "low", "high")}
+            said = said.model_copy(update={**ends, "kind": next_to.kind if bounds else said.kind})
     promise = promised_gain(strategy, state.beliefs.believed(strategy.name, said), likely)
     if promise is None:
         return None

@@ -423,14 +423,18 @@ def measured_stages(behaviour: Behaviour) -> JsonDict:
     ).model_dump()  # fmt: skip
 
 
-def test_what_another_change_saves_already_is_not_promised_once_more(tmp_path: Path) -> None:
-    """Two ways to make the same stage as short: next to the first one the second brings nothing."""
+@pytest.mark.parametrize("bound", [False, True])
+def test_what_another_change_saves_already_is_not_promised_once_more(tmp_path: Path, bound: bool) -> None:
+    """Two ways to make the same stage as short: next to the first one the second brings nothing, or what it brings at
+    most is known."""
 
     def shorter(self: object, case: Case, setting: JsonDict) -> Estimate | None:
         stage = case.pipeline.stage("forward") if case.pipeline is not None else None
         if case.pipeline is None or stage is None:
             return None
         least = 0.5 * next(each.seconds for each in case.pipeline.round.stages if each.name == "forward")
+        if bound and stage.seconds <= least:
+            return Estimate(value=1.3, low=1.0, high=1.3, n=1, kind=EstimateKind.BOUND)
         found = case.pipeline.gain({"forward": min(stage.seconds, least)})
         return found.model_copy(update={"low": found.value, "high": found.value})
 
