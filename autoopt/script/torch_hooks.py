@@ -290,7 +290,8 @@ class TorchHooks:
 
     def _listen_to_part(self, part: nn.Module, root: nn.Module) -> None:
         """A model that is evaluated by a method of its own, such as ``encode``, is not called: its parts are."""
-        inner, session, hooks = part._call_impl, self.session, self
+        inner: Any = part._call_impl
+        session, hooks = self.session, self
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if root.training or hooks._depth or session.standing:

@@ -399,9 +399,11 @@ def _evaluation_left(case: Case, left: dict[str, float]) -> dict[str, float]:
 
 def _reads_alike(case: Case) -> bool:
     """Whether a script's evaluations read samples of the training's class, which are read as that reads them."""
-    kinds = ("loader_training", "loader_validation")
-    known = [{site.options.get("dataset") for site in case.sites.of(kind)} if case.sites else set() for kind in kinds]
-    return bool(known[0] & known[1] - {None})
+    if case.sites is None:
+        return False
+    found = case.sites.of("loader_training"), case.sites.of("loader_validation")
+    kinds = [{site.options.get("dataset") for site in sites} for sites in found]
+    return bool(kinds[0] & kinds[1] - {None})
 
 
 def evaluation_reads(case: Case) -> float:
