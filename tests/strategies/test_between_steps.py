@@ -376,6 +376,9 @@ def test_kept_samples_shorten_evaluations_that_read_the_same_class(kind: str, le
     planned = replace(case, plan=Plan(changes=(prepared,)))
     offered = [any(each.get("num_workers") for each in STRATEGY.settings(one)) for one in (case, planned)]
     assert offered == [True, not less]
+    workers = {"num_workers": 2, "persistent_workers": True}
+    assert promised(STRATEGY, case, workers).value > 1.1
+    assert (promised(STRATEGY, planned, workers).value > 1.1) is not less
 
 
 # Checkpoints: the same files, found in a script, and in its patch.

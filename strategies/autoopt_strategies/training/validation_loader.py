@@ -94,7 +94,7 @@ class ValidationLoader(Strategy):
         if "no_grad" in setting:
             samples = None if isinstance(loader, str) else loader["samples"]
             left -= (1.0 - UNRECORDED) * min(_computing(case, samples) or left, left)
-        if left < evaluating:
+        if left != evaluating:  # longer, where nothing is left for workers to read
             return declared(gain(case, {"evaluate": max(left, 0.0) + all_of_it - evaluating}))
         return at_most(gain(case, {"evaluate": all_of_it - evaluating}))
 
