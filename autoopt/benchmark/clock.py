@@ -245,10 +245,11 @@ class DeferredCost:
 
         A step that compiled or searched takes as long as a usual one, unless too short a lap shows no usual one.
         """
-        others = [seconds for step, seconds in enumerate(lap.steps) if step not in self._paid]
+        paid = set(self._paid)
+        others = [seconds for step, seconds in enumerate(lap.steps) if step not in paid]
         usual = median(others) if others else inf
         # CUDA graphs of what was compiled are warmed up and recorded in the two steps after
-        after = {step + more for step in self._paid for more in range(3)}
+        after = {step + more for step in paid for more in range(3)}
         # a step that was not twice as long as a usual one has paid for nothing
         times = [usual if step in after and x > 2.0 * usual else x for step, x in enumerate(lap.steps)]
         seconds = sum(lap.steps) - sum(times)

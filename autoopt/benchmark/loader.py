@@ -165,8 +165,12 @@ class Loader:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples in a batch; None where its sampler does not tell."""
-        return self.loader.batch_size or getattr(self.loader.batch_sampler, "batch_size", None)
+        return samples_in_batch(self.loader)
+
+
+def samples_in_batch(loader: DataLoader[Any]) -> int | None:
+    """Samples in a batch of a loader; None where its sampler does not tell."""
+    return loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
 
 
 def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
@@ -446,7 +450,7 @@ def lengths(workload: Workload, setup: Setup, loader: Loader) -> Lengths:
 def user_batch_size(workload: Workload) -> int | None:
     """Samples in a micro-batch of the user's, where it is known."""
     data = users_loader(workload)
-    found = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
+    found = samples_in_batch(data)
     if found is None and data.batch_sampler is not None:  # a sampler of the user's own, which does not tell
         return workload.batch_size
     return found

@@ -11,7 +11,7 @@ import click
 from autoopt.cli.group import Command
 from autoopt.cli.output import show, write_file, write_json, write_line
 from autoopt.cli.parameters import path_option, run_argument
-from autoopt.errors import UsageError, not_installed
+from autoopt.errors import UsageError
 from autoopt.records.writing import writing
 
 if TYPE_CHECKING:
@@ -86,10 +86,7 @@ def _cards(result: Result, stem: Path) -> Iterator[Path]:
     drawn, painted = stem.with_suffix(".svg"), stem.with_suffix(".png")
     write_file(drawn, card.svg(result))
     yield drawn
-    try:
-        picture = card.png(result)
-    except ModuleNotFoundError:
-        raise not_installed("PIL") from None
+    picture = card.png(result)
     with writing(painted):
         painted.write_bytes(picture)
     yield painted

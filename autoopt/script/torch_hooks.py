@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -170,7 +171,8 @@ class TorchHooks:
         self._closures = False
         self.within_step = False
         self._before_step: Any = None
-        self._depth = self._own = 0
+        self._within = False
+        self._own = 0
 
     def install(self) -> None:
         """Puts the listeners in place. Called once, when torch has been imported."""
@@ -256,7 +258,7 @@ class TorchHooks:
             self._time(within)  # it is evaluated by itself, as a rule
         compiled = any(map(is_compiled, module.modules()))
         self._time(module)
-        if module.training and not compiled:  # as above
+        if module.training and not compiled:
             for part in parts_of(within or module):
                 if part._compiled_call_impl is None:
                     self._listen_to_part(part, module)
@@ -266,7 +268,7 @@ class TorchHooks:
         session, hooks, always = self.session, self, not module.training
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if hooks._depth or session.standing:  # a root within a root, or autoopt's own call
+            if hooks._within or session.standing:  # a root within a root, or autoopt's own call
                 return inner(*args, **kwargs)
             hooks._updated()
             training = torch.is_grad_enabled() and (module.training or always)
@@ -276,11 +278,7 @@ class TorchHooks:
                 watcher.forward(module, args, kwargs, training)
             if not training:
                 return hooks._evaluates(module, inner, args, kwargs)
-            hooks._depth = 1
-            try:
-                output = inner(*args, **kwargs)
-            finally:
-                hooks._depth = 0
+            output = hooks._alone(inner, *args, **kwargs)
             session.mark("forward")
             for watcher in hooks.watchers:
                 watcher.forward_done(module, output)
@@ -294,7 +292,7 @@ class TorchHooks:
         session, hooks = self.session, self
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if root.training or hooks._depth or session.standing:
+            if root.training or hooks._within or session.standing:
                 return inner(*args, **kwargs)
             for watcher in hooks.watchers:
                 watcher.forward(root, args, kwargs, False)
@@ -334,11 +332,16 @@ class TorchHooks:
                 self.loaders.evaluates()
         else:  # without a loader: what it is called for in training mode is trained on, such as a policy's moves
             self.session.train_again()
-        self._depth = 1
+        call = inner if self.evaluating is None else partial(self.evaluating, inner)
+        return self._alone(call, *args, **kwargs)
+
+    def _alone(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A call in which neither the models nor their parts are listened to."""
+        self._within = True
         try:
-            return inner(*args, **kwargs) if self.evaluating is None else self.evaluating(inner, *args, **kwargs)
+            return call(*args, **kwargs)
         finally:
-            self._depth = 0
+            self._within = False
 
     # gradients
 

@@ -109,10 +109,9 @@ class Distillation(Strategy):
         return more_or_less(*({"ratio": ratio, **fixed} for ratio in RATIOS))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        narrower, softer = (
-            {name: setting[name] for name in names} for names in (("ratio", "inputs"), ("weight", "temperature"))
-        )
-        return setup.with_model(Wrap.of(student_of, **narrower)).with_loss(Wrap.of(towards_teacher, **softer))
+        student = Wrap.of(student_of, ratio=setting["ratio"], inputs=setting["inputs"])
+        loss = Wrap.of(towards_teacher, weight=setting["weight"], temperature=setting["temperature"])
+        return setup.with_model(student).with_loss(loss)
 
     def recipe(self, setting: Setting) -> Recipe:
         t, weight = setting["temperature"], setting["weight"]

@@ -178,8 +178,9 @@ def _of_model(old: Setup, new: Setup, risk: Risk) -> tuple[Edit, ...]:
 
     Another model, with what it may need besides, stays with the plan.
     """
-    wraps = [each for each in _added(old, new, "model") if isinstance(each, Wrap)]
-    if risk is Risk.MODEL or len(wraps) < len(_added(old, new, "model")):
+    added = _added(old, new, "model")
+    wraps = [each for each in added if isinstance(each, Wrap)]
+    if risk is Risk.MODEL or len(wraps) < len(added):
         return ()
     return tuple(Edit("model", (_wrapped(each, "model"),), parts=(each.name,)) for each in wraps)
 

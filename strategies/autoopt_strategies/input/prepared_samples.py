@@ -385,10 +385,9 @@ def _threads(case: Case) -> Setting | str:
 
 def _evaluation_left(case: Case, left: dict[str, float]) -> dict[str, float]:
     """Seconds of a script's evaluations per step, whose samples of the training's class are read as that reads them."""
-    run, each = case.workload.run, sample_seconds(case)
-    if run is None or not run.evaluate_every or not each or not _reads_alike(case):
+    run, each, others = case.workload.run, sample_seconds(case), evaluated_alike(case)
+    if run is None or not run.evaluate_every or not each or not others:
         return {}
-    others = case.sites.of("loader_validation") if case.sites is not None else ()
     workers = max(1, *(site.options.get("num_workers") or 0 for site in others))
     now = seconds_of(case, "evaluate")
     before = sum(seconds_of(case, name) for name in READING)
@@ -397,19 +396,19 @@ def _evaluation_left(case: Case, left: dict[str, float]) -> dict[str, float]:
     return {"evaluate": now - reading * max(1.0 - after / before, 0.0)} if before else {}
 
 
-def _reads_alike(case: Case) -> bool:
-    """Whether a script's evaluations read samples of the training's class, which are read as that reads them."""
+def evaluated_alike(case: Case) -> tuple[Any, ...]:
+    """The loaders of a script's evaluations, where these read samples of the training's class, as that reads them."""
     if case.sites is None:
-        return False
+        return ()
     found = case.sites.of("loader_training"), case.sites.of("loader_validation")
     kinds = [{site.options.get("dataset") for site in sites} for sites in found]
-    return bool(kinds[0] & kinds[1] - {None})
+    return found[1] if kinds[0] & kinds[1] - {None} else ()
 
 
 def evaluation_reads(case: Case) -> float:
     """Share of the seconds of a sample that an evaluation still takes next to what the plan keeps for the training."""
     setting = case.plan.setting("prepared_samples") or {}
-    if setting.get("form") not in (*KEPT, "rows") or not _reads_alike(case):
+    if setting.get("form") not in (*KEPT, "rows") or not evaluated_alike(case):
         return 1.0
     return float(_kept(case, setting).get("hit", 0.0)) if setting["form"] in KEPT else 0.0
 

@@ -20,6 +20,7 @@ from autoopt_strategies.input import probes
 from autoopt_strategies.input.prepared_samples import (
     PREPARED,
     WRAPPERS,
+    evaluated_alike,
     evaluation_reads,
     reading_seconds,
     samples_repeat,
@@ -287,11 +288,10 @@ def _keeping(case: Case, loader: Setting) -> Setting | str:
     if not loader["batch_size"]:
         return "the loader does not batch, so that an evaluation might change a kept sample in place"
     if sites is not None:
-        training, own = sites.of("loader_training"), sites.of("loader_validation")
-        if sum(max(len(site.calls), 1) for site in own) > found.get("loaders", 1):
+        made = sum(max(len(site.calls), 1) for site in sites.of("loader_validation"))
+        if made > found.get("loaders", 1):
             return "each evaluation makes a loader of its own, which would read all samples again"
-        kinds = [{site.options.get("dataset") for site in each} for each in (training, own)]
-        if samples_repeat(case) and kinds[0] & kinds[1]:
+        if samples_repeat(case) and evaluated_alike(case):
             return "they are kept as the training's samples are"
     return with_room(case, found, loader["samples"] or 0)
 
