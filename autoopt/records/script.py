@@ -55,7 +55,8 @@ class Site(Place):
     ``per_step``: how often it happened in a training step; None where it is not counted.
     ``seconds_per_step``: what it takes of a step; None where it was not timed.
     ``takes``: arguments that the object's class takes, where it is not torch's own; None where it takes any.
-    ``calls``: where a call makes several loaders, which of its runs made those of this site, from 0.
+    ``calls``: where a call makes several loaders, which of its runs made those of this site, from 0; one that makes
+    a loader of the same data again is left out.
     ``end_column``: where the call ends in its last line, in bytes from 0 as the interpreter counts; None where it does
     not know. It distinguishes calls that stand on the same lines.
     """

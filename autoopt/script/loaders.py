@@ -15,6 +15,7 @@ import random
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, MutableMapping, Sequence, Sized
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -93,7 +94,9 @@ class Roles:
         self._lines: MutableMapping[Any, tuple[str, int]] = WeakIdKeyDictionary()
         self._of_line: dict[tuple[str, int], set[bool]] = defaultdict(set)
         self._contents: MutableMapping[Any, dict[str, Any]] = WeakIdKeyDictionary()
+        self._first_contents: MutableMapping[Any, dict[str, Any]] = WeakIdKeyDictionary()  # by dataset
         self._changed: MutableMapping[Any, bool] = WeakIdKeyDictionary()
+        self._evaluated_data: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._given: list[_Given] = []
         self._evaluated = 0  # so many of the given ones
         self._unlearnt = set[int]()  # passes whose last batch was read with gradients off, or to models that evaluate
@@ -108,7 +111,11 @@ class Roles:
         found = maker_place(loader)
         if found is not None:
             self._lines[loader] = (found.place.file, found.place.line)
-        self._contents[loader] = _contents(loader.dataset)
+        now = self._contents[loader] = _contents(loader.dataset)
+        with suppress(TypeError):  # a list, to which nothing can refer weakly
+            first = self._first_contents.setdefault(users_dataset(loader.dataset), now)
+            if any(first[name] is not now[name] for name in first.keys() & now.keys()):  # of an earlier loader
+                self._changed[loader] = True
 
     def opened(self, loader: Any) -> None:
         """A loader is about to be read; what its dataset holds is compared with what it held as the loader was made."""
@@ -122,9 +129,14 @@ class Roles:
         return any(loader in self._changed for loader in self.training)
 
     def validating(self, lines: Collection[tuple[str, int]]) -> list[Any]:
-        """Loaders that evaluate what they were made with: they were seen to, or one of these lines has made them."""
+        """Loaders that evaluate what they were made with: they were seen to, or one of these lines has made them.
+
+        Where each evaluation makes its own, and the last one is gone, the dataset in its place.
+        """
         made = ((loader, self.of(loader), line) for loader, line in self._lines.items() if loader not in self._changed)
-        return [loader for loader, role, line in made if role is False or (role is None and line in lines)]
+        found = [loader for loader, role, line in made if role is False or (role is None and line in lines)]
+        known = {id(loader.dataset) for loader in self._of}
+        return found + [dataset for dataset in self._evaluated_data if id(dataset) not in known]
 
     def of(self, loader: Any) -> bool | None:
         """Whether a loader serves training, by itself or by its line; None where neither is known."""
@@ -213,6 +225,9 @@ class Roles:
 
     def _note(self, loader: Any, role: bool) -> None:
         self._of[loader] = role
+        if not role and loader not in self._changed:
+            with suppress(TypeError):
+                self._evaluated_data[loader.dataset] = True
         if loader in self._lines:
             self._of_line[self._lines[loader]].add(role)
 

@@ -8,7 +8,8 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from types import CodeType
 from typing import Any
@@ -107,14 +108,15 @@ def grouped(seen: list[Seen]) -> list[Seen]:
     groups: dict[Any, Seen] = {}
     for item in seen:
         key = (item.kind, item.found.place.file, item.found.place.line, item.found.end_column)
-        first = groups.setdefault(key, item)
-        if first is not item:
-            first.calls += item.calls
-            first.count += item.count
-            each = zip(item.used, item.callers, strict=True)
-            further = [(place, by) for place, by in each if place not in first.used]
-            first.used += [place for place, _ in further]
-            first.callers += [by for _, by in further]
+        first = groups.get(key)
+        if first is None:
+            groups[key] = replace(item)
+            continue
+        each = zip(item.used, item.callers, strict=True)
+        further = [(place, by) for place, by in each if place not in first.used]
+        first.calls, first.count = first.calls + item.calls, first.count + item.count
+        first.used = first.used + [place for place, _ in further]
+        first.callers = first.callers + [by for _, by in further]
     return list(groups.values())
 
 
@@ -147,6 +149,7 @@ class Observer(Watcher):
         self._made: MutableMapping[Any, Seen] = WeakIdKeyDictionary()
         self._modules: MutableMapping[Any, Found] = WeakIdKeyDictionary()
         self._calls: Counter[Any] = Counter()
+        self._latest: MutableMapping[Any, dict[Any, Seen]] = WeakIdKeyDictionary()  # of a dataset, by the call
         self._loaders: list[tuple[weakref.ref[Any], Seen]] = []
         self._order: list[int] = []
         self._passes = Passes()
@@ -223,6 +226,11 @@ class Observer(Watcher):
         seen = Seen("loader_training", found, call=type(loader).__name__, name=type(loader.dataset).__name__)
         seen.calls, seen.takes = [self._calls[call]], taken_by(loader)
         self._calls[call] += 1
+        with suppress(TypeError):  # a list as a dataset, to which nothing can refer weakly
+            before = self._latest.setdefault(loader.dataset, {})
+            if call in before and before[call].count:  # made again when that was read, as by each epoch
+                seen.calls = []
+            before[call] = seen
         self._made[loader] = seen
         self._loaders.append((weakref.ref(loader), seen))
 

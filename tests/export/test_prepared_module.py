@@ -85,7 +85,7 @@ class Row:
     lines: tuple[str, ...]
     sample: tuple[str, str] = TUPLES
     edits: dict[str, str] = field(default_factory=dict)
-    length: int = 80
+    length: int = 100
     alike: bool = False
 
     @property
@@ -161,7 +161,7 @@ TABLE = {
             "KeptSamples, ThreadedSamples",
             "KeptSamples(ThreadedSamples(train_set, threads=4)), batch_size=7, shuffle=True",
         ),
-        length=90,
+        length=105,
     ),
     "samples kept, no workers": Row(
         (KEPT, NONE),
@@ -173,7 +173,7 @@ TABLE = {
         edits={LOADER: WITH_WORKERS},
     ),
     "samples in a file": Row(
-        (prepared("samples", "disk"),), lines("MappedSamples", around("MappedSamples(train_set)")), length=160
+        (prepared("samples", "disk"),), lines("MappedSamples", around("MappedSamples(train_set)")), length=175
     ),
     "rows of tuples": Row((WHOLE,), lines(*ROWS)),
     "rows of dicts": Row((WHOLE,), lines(*ROWS), DICTS),
@@ -237,7 +237,7 @@ TABLE = {
         (prepared("heads", first=1),),
         lines("KeptHeads", around("KeptHeads(train_set, first=1)")),
         edits={"transform = None": "transform = Chain()", "class Rows1": CHAIN},
-        length=130,
+        length=140,
     ),
     "logits of rows with a label": Row(
         (HEAD,), (f"{ADDED}defer_head", '+    defer_head(model, path="", rows=64, labelled=True)'), length=320

@@ -164,6 +164,38 @@ class Drawn(Dataset[int]):
         return len(self.items)
 
 
+@pytest.mark.parametrize("change", ["none", "count", "draw"])
+def test_a_dataset_that_is_changed_before_another_loader_is_made_of_it_is_known(change: str) -> None:
+    roles, dataset = Roles(), Drawn()
+    for epoch in range(2):
+        train = DataLoader(dataset)
+        roles.made(train)
+        roles.opened(train)
+        read(roles, train)
+        roles.trained()
+        if change == "count":
+            dataset.epoch += 1
+        elif change == "draw":
+            dataset.draw()
+        assert roles.dataset_changes is (change == "draw" and epoch == 1)
+
+
+def test_data_of_an_evaluation_whose_loader_is_gone_are_known() -> None:
+    roles, data = Roles(), Drawn()
+    for _ in range(2):
+        valid = DataLoader(data)
+        roles.made(valid)
+        with torch.no_grad():
+            for reader in (1, 1):
+                roles.reads_on(reader, valid)
+                roles.given(reader, valid, 1)
+                roles.evaluated()
+            roles.reads_on(1, valid)
+        assert roles.validating(()) == [valid]
+    del valid
+    assert roles.validating(()) == [data]
+
+
 @pytest.mark.parametrize("change", ["none", "count", "draw", "late"])
 def test_a_dataset_that_is_changed_before_it_is_read_is_known(change: str) -> None:
     roles, dataset = Roles(), Drawn()

@@ -97,6 +97,20 @@ def watched(start_script: StartScript, folder: Path, evaluation: str, head: str 
     return start_script.watch("evaluates.py", **{"steps": 24, **how})
 
 
+@pytest.mark.parametrize(("data", "calls"), [("valid.dataset", (0,)), ("TensorDataset(inputs[:90])", (0, 1))])
+def test_a_loader_that_is_made_again_of_the_same_data_counts_once(
+    start_script: StartScript, folder: Path, data: str, calls: tuple[int, ...]
+) -> None:
+    evaluation = f"""\
+    model.eval()
+    with torch.no_grad():
+        hits = [(model(x).argmax(1) == 1).float().mean() for x, *_ in DataLoader({data}, batch_size=30)]
+    print(f"epoch {{epoch}} val acc {{torch.stack(hits).mean():.4f}}")
+"""
+    (site,) = watched(start_script, folder, evaluation, steps=25).of("loader_validation")
+    assert site.calls == calls
+
+
 def run_of(sites: Sites) -> RunParts:
     assert sites.run is not None
     return sites.run

@@ -9,6 +9,7 @@ import pickle
 import random
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +29,8 @@ from autoopt.testing.strategies import sample_case, sample_facts, tiny_workload,
 from autoopt.trial.shared import remove_copies
 from autoopt_strategies.compute.rewriting.source import Refused
 from autoopt_strategies.input import probes
-from autoopt_strategies.input.batches import as_tensors, equal
-from autoopt_strategies.input.prepared import FilesInMemory, MappedSamples, Rows, moved
+from autoopt_strategies.input.batches import as_tensors, collate_whole, equal
+from autoopt_strategies.input.prepared import FilesInMemory, KeptSamples, MappedSamples, Rows, moved
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, split
 from scripted import REGISTRY, changed_lines, patched, put
 from tests.strategies.stand_ins import promised, with_stages
@@ -72,7 +73,7 @@ def test_samples_in_a_file_are_the_samples(workers: int, tmp_path: Path, monkeyp
     loaded = list(DataLoader(kept, batch_size=None, collate_fn=same, num_workers=1))
     assert equal(loaded[4], plain[4])
     assert len(list(tmp_path.iterdir())) == 1
-    del kept, again
+    del kept, again, plain
     assert list(tmp_path.iterdir()) == [], "the files go with the dataset, and not with a worker"
 
 
@@ -84,6 +85,32 @@ class Uneven(Varied):
 def test_samples_of_other_kinds_than_the_first_are_refused() -> None:
     with pytest.raises(ValueError, match="sample 1 holds"):
         MappedSamples(Uneven())
+
+
+class Counted(Dataset[Any]):
+    reads = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        type(self).reads += 1
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize("kept", [KeptSamples, MappedSamples, Rows])
+def test_samples_are_read_once_for_all_loaders_that_are_made_of_them(kept: Any) -> None:
+    """A script that makes its loader in each epoch, or in each evaluation, read all of them again."""
+    Counted.reads, dataset = 0, Counted()
+    loaders = [DataLoader(kept(dataset), batch_size=2, collate_fn=collate_whole) for _ in range(3)]
+    assert [[batch.tolist() for batch in loader] for loader in loaders] == [[[0, 1], [2, 3]]] * 3
+    assert Counted.reads == 4
+    gone = weakref.ref(dataset)
+    del dataset, loaders
+    gc.collect()
+    assert gone() is None, "nothing holds on to a dataset that the script gave up"
+    other = kept([torch.tensor(1), torch.tensor(2)])  # to a list nothing can refer weakly
+    assert len(other) == 2
 
 
 FORMS = (

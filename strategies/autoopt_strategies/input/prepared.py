@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, default_collate, default_convert
+from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt_strategies.input.batches import Collated, Wrapper, leaves, like, split, transformed
 
@@ -34,10 +35,24 @@ class KeptSamples(Wrapper):
 
     def __init__(self, dataset: Any, workers: int = 0) -> None:
         super().__init__(dataset)
-        self.samples = list(every_sample(dataset, workers))
+        self.samples = made_once(dataset, "samples", lambda: list(every_sample(dataset, workers)))
 
     def __getitem__(self, index: Any) -> Any:
         return self.samples[index]
+
+
+MADE_ONCE: Any = WeakIdKeyDictionary()
+
+
+def made_once(dataset: Any, what: Any, make: Callable[[], Any]) -> Any:
+    """What is made of a dataset: once, where each epoch makes a loader of it, and as long as the dataset lives."""
+    try:
+        made = MADE_ONCE.setdefault(dataset, {})
+    except TypeError:  # a list, to which nothing can refer weakly
+        return make()
+    if what not in made:
+        made[what] = make()
+    return made[what]
 
 
 def every_sample(dataset: Any, workers: int = 0) -> Iterator[Any]:
@@ -80,11 +95,33 @@ class MappedSamples(Wrapper):
 
     def __init__(self, dataset: Any, workers: int = 0) -> None:
         super().__init__(dataset)
+        self.written, self.bytes = made_once(dataset, "written", lambda: Written(every_sample(dataset, workers))), None
+
+    def __getitem__(self, index: Any) -> Any:
+        written = self.written
+        if self.bytes is None:  # each process maps the file itself
+            self.bytes = np.memmap(f"{written.folder}/samples", mode="r")  # type: ignore[assignment]
+        row, parts = range(len(self))[index], []
+        place, axis = row * len(written.kinds), row * sum(axes for _, _, axes in written.kinds)
+        for number, (kind, dtype, axes) in enumerate(written.kinds, place):
+            part = self.bytes[written.starts[number] : written.starts[number + 1]]  # type: ignore[index]
+            parts.append(restored(part.view(dtype).reshape(written.shapes[axis : axis + axes]).copy(), kind))
+            axis += axes
+        return like(written.sample, parts)
+
+    def __getstate__(self) -> Any:
+        return {**self.__dict__, "bytes": None}
+
+
+class Written:
+    """A file of samples, and where each lies in it; the file goes with it."""
+
+    def __init__(self, samples: Iterator[Any]) -> None:
         self.folder = tempfile.mkdtemp(prefix="samples-")
         weakref.finalize(self, removed, self.folder, os.getpid())
-        self.starts, self.shapes, self.bytes = array("q", [0]), array("q"), None
+        self.starts, self.shapes = array("q", [0]), array("q")
         with open(f"{self.folder}/samples", "wb") as file:
-            for number, sample in enumerate(every_sample(dataset, workers)):
+            for number, sample in enumerate(samples):
                 parts = leaves(sample)
                 kinds = [kind_of(part) for part in parts]
                 if number == 0:
@@ -95,20 +132,6 @@ class MappedSamples(Wrapper):
                     file.write(value.tobytes())
                     self.starts.append(file.tell())
                     self.shapes.extend(value.shape)
-
-    def __getitem__(self, index: Any) -> Any:
-        if self.bytes is None:  # each process maps the file itself
-            self.bytes = np.memmap(f"{self.folder}/samples", mode="r")  # type: ignore[assignment]
-        row, parts = range(len(self))[index], []
-        place, axis = row * len(self.kinds), row * sum(axes for _, _, axes in self.kinds)
-        for number, (kind, dtype, axes) in enumerate(self.kinds, place):
-            part = self.bytes[self.starts[number] : self.starts[number + 1]]  # type: ignore[index]
-            parts.append(restored(part.view(dtype).reshape(self.shapes[axis : axis + axes]).copy(), kind))
-            axis += axes
-        return like(self.sample, parts)
-
-    def __getstate__(self) -> Any:
-        return {**self.__dict__, "bytes": None}
 
 
 MADE = {
@@ -158,7 +181,7 @@ class KeptHeads(Wrapper):
     def __init__(self, dataset: Any, first: int, workers: int = 0) -> None:
         super().__init__(dataset)
         head, self.tail = split(dataset, first)
-        self.heads = self.kept(head, workers)
+        self.heads = made_once(dataset, ("heads", first, self.kept), lambda: self.kept(head, workers))
 
     def __getitem__(self, index: Any) -> Any:
         return transformed(self.heads[index], self.tail)
@@ -227,13 +250,17 @@ class Rows(Wrapper):
 
     def __init__(self, dataset: Any, device: str = "cpu") -> None:
         super().__init__(dataset)
-        self.batch = default_collate([dataset[index] for index in range(len(dataset))])
-        for part in leaves(self.batch):
+        self.batch, self.rows = made_once(dataset, ("rows", device), lambda: self.collated(device))
+        self.pinned = device.startswith("cuda")
+
+    def collated(self, device: str) -> tuple[Any, list[torch.Tensor]]:
+        """The form of a batch, and the tensors of all samples."""
+        batch = default_collate([self.dataset[index] for index in range(len(self))])
+        for part in leaves(batch):
             if not isinstance(part, torch.Tensor):
                 raise TypeError(f"samples collate into a batch with {type(part).__name__}, not into tensors alone")
-        self.rows = [part.to(device) for part in leaves(self.batch)]
-        self.batch = like(self.batch, [None] * len(self.rows))
-        self.pinned = device.startswith("cuda")
+        rows = [part.to(device) for part in leaves(batch)]
+        return like(batch, [None] * len(rows)), rows
 
     def __getitems__(self, indices: list[int]) -> Collated:
         index = torch.tensor(indices, pin_memory=self.pinned)

@@ -290,7 +290,7 @@ def _keeping(case: Case, loader: Setting) -> Setting | str:
     if sites is not None:
         made = sum(max(len(site.calls), 1) for site in sites.of("loader_validation"))
         if made > found.get("loaders", 1):
-            return "each evaluation makes a loader of its own, which would read all samples again"
+            return "each evaluation makes a dataset of its own, whose samples would be read again"
         if samples_repeat(case) and evaluated_alike(case):
             return "they are kept as the training's samples are"
     return with_room(case, found, loader["samples"] or 0)
