@@ -348,8 +348,12 @@ class Strategy(ABC):
     def inspect(self, live: Any) -> JsonDict:
         """Optional: facts that need the live workload (``autoopt.benchmark.trial_context.Live``), as JSON.
 
-        Runs in a trial's process under the incumbent; its crash is a result, not the end.
+        Runs in a trial's process under the incumbent, between two steps; its crash is a result, not the end.
         """
+        return {}
+
+    def inspect_steps(self, live: Any) -> JsonDict:
+        """Optional: the same of what shows while the training goes on (``live.training.follow``)."""
         return {}
 
 

@@ -273,13 +273,13 @@ def place_of(function: Any) -> tuple[str | None, int | None]:
         return None, None
 
 
-def inspected(live: Any, names: list[str]) -> dict[str, JsonDict]:
-    """The findings of each strategy's ``inspect``; one that crashes says so under ``error``."""
+def inspected(live: Any, names: list[str], method: str = "inspect") -> dict[str, JsonDict]:
+    """The findings of each strategy's ``inspect``, or ``inspect_steps``; one that crashes says so under ``error``."""
     found: dict[str, JsonDict] = {}
     without_graphs(live.training.model)
     for name in names:
         try:
-            found[name] = dict(live.registry[name].inspect(live))
+            found[name] = dict(getattr(live.registry[name], method)(live))
         except Exception as error:  # a plugin's crash is a result, not the end
             found[name] = {"error": f"{type(error).__name__}: {error}"}
     return found

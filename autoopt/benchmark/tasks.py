@@ -188,10 +188,17 @@ def monitored_block(live: TrialContext, seconds: float, min_steps: int = 1) -> J
     return {"block": block, "monitor": monitor.summary(), "other_users": other_users(live.device)}
 
 
+@drives
 def inspect(live: TrialContext, strategies: list[str], seconds: float | None = None) -> JsonDict:
     """The findings of the named strategies in the live workload, by name; nothing is tried after so many seconds."""
-    with live.training.apart(), tried_within(seconds):
-        live.inspected.update(inspected(live, strategies))
+
+    def between_steps() -> None:
+        with live.training.apart(), tried_within(seconds):
+            live.inspected.update(inspected(live, strategies))
+
+    live.training.do(between_steps)
+    for name, found in inspected(live, strategies, "inspect_steps").items():
+        live.inspected[name] |= found
     return {name: live.inspected[name] for name in strategies}
 
 

@@ -11,8 +11,8 @@ class Evaluated(Record):
     ``samples``, ``batches``: that one reads; None where no loader gives them. ``gradients``: the model was called with
     gradients on; ``training_mode``: while it was in training mode. ``draws``: it takes random numbers for each batch.
     ``training_data``: it read the training's loader, for ``training_data_seconds``.
-    ``file``, ``line``: where the model is called; ``calls``: how often, None where nobody counted. ``step``: the
-    training step after which it began.
+    ``file``, ``line``: where the model is called; ``calls``: how often, None where nobody counted. ``busiest``: the
+    file and line that take most of it, with their share. ``step``: the training step after which it began.
     """
 
     step: int
@@ -27,6 +27,8 @@ class Evaluated(Record):
     file: str | None = None
     line: int | None = None
     calls: int | None = None
+    busiest: tuple[str, int] | None = None
+    busiest_share: float | None = None
 
 
 class RunParts(Record):

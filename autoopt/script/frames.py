@@ -59,9 +59,13 @@ def user_place(frame: FrameType | None = None) -> Found | None:
     return None
 
 
-def model_place() -> Found | None:
-    """The user's line that calls the outermost model which is under way; the innermost line where there is none."""
-    last: FrameType | None = sys._getframe(1)
+def model_place(frame: FrameType | None = None) -> Found | None:
+    """The user's line that calls the outermost model which is under way; the innermost line where there is none.
+
+    Args:
+        frame: from which on to look; the caller's where None.
+    """
+    last: FrameType | None = frame or sys._getframe(1)
     for frame, _ in walk_stack(last):
         code = frame.f_code
         if code.co_name in _CALLS and code.co_filename.endswith(_MODULE):

@@ -303,6 +303,8 @@ def _called_value(call: ast.Call, values: list[Any], frame: FrameType) -> Any:
         return owner.shape[first] if values and whole else owner.shape
     if name == "split" and isinstance(owner, torch.Tensor | range):
         return range(-(-len(owner) // first)) if len(values) == 1 and whole and first > 0 else None
+    if name == "split" and isinstance(folds := getattr(owner, "__dict__", {}).get("n_splits"), int):
+        return range(folds)  # of scikit-learn's cross-validation
     if name in _ROUNDS and len(values) == 1 and isinstance(first, int | float):
         return _ROUNDS[name](first)
     sizes = [size for value in values if (size := _size(value)) is not None]

@@ -17,13 +17,13 @@ from autoopt.workload import Target
 _WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
 _NUMBER = r"\s*[:=]?\s*" + _WRITTEN
 _SMALLER = re.compile(
-    r"loss|err|perplexity|ppl|bpc|mse|mae|mape|nll|cross.?entropy|distance|divergence"
+    r"loss|err|perplexity|ppl|bpc|mse|mae|mape|nll|cross.?entropy|distance|divergence|mismatch"
     r"|(?<![a-z])(wer|cer|eer|fid|kid|fd|ade|fde|crps|brier|chamfer|mean rank)(?![a-z])",
     re.I,
 )
 _LARGER = re.compile(
-    r"acc|top-?[15]|auc|bleu|rouge|iou|precision|recall|psnr|ssim|score|ndcg|(?<![a-z])(f1|r2|hits?|hr|mrr|m?ap|dice|mcc"
-    r"|kappa|pearson|spearman|reward|return|success)(?![a-z])",
+    r"acc|top-?[15]|auc|bleu|rouge|iou|precision|recall|psnr|ssim|score|ndcg|match|correct|correlation|similarity|solved"
+    r"|(?<![a-z])(f1|r2|hits?|hr|mrr|m?ap|dice|mcc|kappa|pearson|spearman|reward|return|success)(?![a-z])",
     re.I,
 )
 _SPECIAL = re.compile(r"\\[a-zA-Z]|\.[*+?]+|[\^$|?*+\[\]{}]+")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
@@ -34,6 +35,7 @@ from autoopt.script.frames import (
     editable_place,
     folder,
     maker_place,
+    model_place,
     names_of,
     place_of,
     user_place,
@@ -54,6 +56,8 @@ _LOADER_OPTIONS = (
     "drop_last",
     "timeout",
 )
+SAMPLED = 0.01
+"""Seconds between two samples of a thread: a second of an evaluation shows a share of it within some percent."""
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__")
 TRAINERS = {
     "transformers.training_args": ("TrainingArguments", "__post_init__"),
@@ -155,6 +159,7 @@ class Observer(Watcher):
         self._passes = Passes()
         self._frozen = FrozenModules(hooks)
         self._waited: dict[tuple[CodeType, int], Seen | None] = {}
+        self._over = threading.Event()
         self._late = False  # parameters were given their shapes by a first call
 
     def install(self) -> None:
@@ -179,6 +184,15 @@ class Observer(Watcher):
             self._around(kind, "__init__", functools.partial(self._anomalies, name), keywords=True)
         for name in WAITS:
             self._around(torch.Tensor, name, functools.partial(self._waits, name))
+        threading.Thread(target=self._sample, args=(threading.get_ident(),), name="evaluations", daemon=True).start()
+
+    def _sample(self, thread: int) -> None:
+        """Notes at which of the user's lines a thread stands while it evaluates, as long as the process lives."""
+        while not self._over.wait(SAMPLED):
+            under_way, frame = self.hooks.session.evaluating, sys._current_frames().get(thread)
+            found = model_place(frame) if under_way is not None and frame is not None else None
+            if under_way is not None and found is not None:
+                under_way.sampled[found.place.file, found.place.line] += 1
 
     def _around(self, owner: Any, name: str, tell: Callable[..., None], *, keywords: bool = False) -> None:
         plain = getattr(owner, name)

@@ -7,6 +7,7 @@ thread asks for: so whatever computes runs in the thread whose torch settings ar
 from __future__ import annotations
 
 import queue
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class Interruption:
         step: training steps before it.
         began: by the device's clock.
         saving_seconds: of checkpoints within an evaluation, which are counted as such.
+        sampled: lines of the user's at which the thread was met, while somebody looked.
     """
 
     stage: str
@@ -88,6 +90,7 @@ class Interruption:
     calls: int = 0
     file: str | None = None
     line: int | None = None
+    sampled: Counter[tuple[str, int]] = field(default_factory=Counter)
     _read_from: float | None = None
     _before_call: tuple[torch.Tensor, ...] = ()
 
@@ -109,7 +112,9 @@ class Interruption:
 
     def evaluated(self) -> Evaluated:
         """The evaluation that it was; samples and batches are those of loaders."""
-        known = {name: getattr(self, name) for name in Evaluated.__annotations__}
+        known = {name: getattr(self, name) for name in Evaluated.__annotations__ if hasattr(self, name)}
+        for place, times in self.sampled.most_common(1):
+            known |= {"busiest": place, "busiest_share": times / self.sampled.total()}
         counted = {name: known[name] or None for name in ("samples", "batches", "calls")}
         return Evaluated(**{**known, **counted})
 

@@ -120,14 +120,12 @@ def _consider(
         for change in case.plan.changes:
             if strategy.name in registry[change.strategy].excludes:
                 return skipped(Verdict.NOT_APPLICABLE, f"it has no effect in addition to {change.strategy}")
-        if case.sites is not None and not case.sites.of("loader_training") and strategy.example is not None:
-            # a strategy of the loader is not asked about a script that has none, whose data it would misread
-            refused = without_loader(strategy.apply(Setup(), strategy.example.setting), case.sites) or ""
-            if refused:
-                return skipped(Verdict.NOT_APPLICABLE, refused)
+        no_loader: str | None = None  # a strategy of the loader misreads the data of a script that has none
+        if case.sites is not None and strategy.example is not None:
+            no_loader = without_loader(strategy.apply(Setup(), strategy.example.setting), case.sites)
         applies = strategy.applies(case)
         if not applies:
-            why = applies.reason or "it says that it does not apply"
+            why = no_loader or applies.reason or "it says that it does not apply"
             crashed = case.inspected(strategy.name).get("error")
             known = f" (its look into the workload failed: {crashed})" if crashed else ""
             return skipped(Verdict.NOT_APPLICABLE, f"{why}{known}")
@@ -135,7 +133,7 @@ def _consider(
             return skipped(Verdict.NOT_TRIED, untrainable)
         first = next(iter(strategy.settings(case)), None)
         if first is None:
-            return skipped(Verdict.NOT_APPLICABLE, "it has no setting to try here")
+            return skipped(Verdict.NOT_APPLICABLE, no_loader or "it has no setting to try here")
         setting = dict(first)
         for trial in case.trials:  # an exception of its own: another incumbent mends none
             own = trial.strategy == strategy.name and trial.setting == setting and not trial.companions

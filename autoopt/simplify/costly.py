@@ -211,6 +211,12 @@ def _between_steps(
     places = [(each.training_data, each.file, each.line) for each in reversed(seen) if each.file]
     place = min(places, key=lambda item: item[0], default=(False, None, None))[1:]
     edits = []
+    times = f"{time_text(part.each)}, {part.count:.0f} times"
+    busiest = [(each.busiest, each.busiest_share or 0.0) for each in seen if each.busiest and each.busiest != place]
+    if busiest and busiest[-1][1] > 0.5:
+        place, share = busiest[-1]
+        times += f", {share:.0%} of it at this line"
+        edits.append("operations on whole arrays in place of single elements there, or once for all evaluations")
     if any(each.gradients for each in seen):
         edits.append("with torch.no_grad(): around it, since it keeps what gradients would need")
     one_by_one = [each for each in seen if (each.calls or 0) > max(2 * (each.batches or 0), _SMALL)]
@@ -221,7 +227,6 @@ def _between_steps(
         size = round((small[-1].samples or 0) / (small[-1].batches or 1))
         edits.append(f"a larger batch_size of its loader (the mean is {size}), since nothing is stored for gradients")
     edits.append("evaluate less often, or on a part of the samples until the end")
-    times = f"{time_text(part.each)}, {part.count:.0f} times"
     yield _cost(whole, "Evaluation", part.seconds - on_training, "; ".join(edits), place, times)
 
 

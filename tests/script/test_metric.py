@@ -124,6 +124,8 @@ IMAGES = "Accuracy of the network on the 10000 test images"
         ([f"{IMAGES}: 53 %"], IMAGES, "max", 53.0),
         (["mAP@0.5 = 0.31", "mAP@0.5 = 0.42"], "mAP@0.5", "max", 0.42),
         (["epoch 0 val fd 32.2", "epoch 1 val fd 28.1"], "val fd", "min", 28.1),
+        (["epoch 1: train loss 2.1 valid exact match 0.310"], "valid exact match", "max", 0.31),
+        (["epoch 1 val mismatch 0.4"], "val mismatch", "min", 0.4),
         (["epoch 0 loss 0.6133 val acc 0.9500 3.2s"], "val acc", "max", 0.95),  # one: its words name held-out data
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sklearn.model_selection import KFold
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from tqdm import tqdm
 
@@ -109,6 +110,15 @@ def test_a_loader_that_is_made_again_of_the_same_data_counts_once(
 """
     (site,) = watched(start_script, folder, evaluation, steps=25).of("loader_validation")
     assert site.calls == calls
+
+
+def test_the_line_that_takes_most_of_an_evaluation_is_seen(start_script: StartScript, folder: Path) -> None:
+    slow = "        nearest = [sum(range(3000)) for _ in range(4000)]\n"
+    sites = watched(start_script, folder, f"{WITHOUT_GRADIENTS}{slow}")
+    last = run_of(sites).evaluations[-1]
+    text = (folder / "evaluates.py").read_text().splitlines()
+    assert last.busiest == ("evaluates.py", text.index(slow.rstrip("\n")) + 1)
+    assert (last.busiest_share or 0.0) > 0.5
 
 
 def run_of(sites: Sites) -> RunParts:
@@ -325,6 +335,10 @@ def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
         ("for batch, rows in enumerate(torch.randperm(len(data)).split(4)):\n    train()", 3),
         ("for rows, more in zip(data.split(3), range(9)):\n    train()", 4),
         ("for row in data:\n    train()", 10),
+        (
+            "folds = KFold(5)\nfor k, (some, _) in enumerate(folds.split(data)):\n    for _ in some:\n        train()",
+            40,
+        ),
         ("for epoch in range(2):\n    seen = []\n    for batch in loader:\n        train()\n        seen += [1]", 20),
         ("bar = tqdm(enumerate(loader), total=len(loader))\nfor i, batch in bar:\n    train()", 10),
         ("bar = tqdm(loader)\nfor epoch in range(2):\n    for batch in bar:\n        train()", 20),
@@ -362,7 +376,7 @@ def test_a_counter_that_ends_the_loops_tells_their_steps(tmp_path: Path, lines: 
     data = torch.zeros(10, 2)
     known = {"math": math, "torch": torch, "data": data, "stream": DataLoader(Stream())}
     loader = DataLoader(TensorDataset(data), batch_size=1)
-    known |= {"loaders": {"train": loader, "val": loader}, "tqdm": tqdm}
+    known |= {"loaders": {"train": loader, "val": loader}, "tqdm": tqdm, "KFold": KFold}
     with contextlib.suppress(EnoughError):
         ran(tmp_path, lines, train=train, loader=loader, most=12, stop=bool, **known)
     assert told == {planned}

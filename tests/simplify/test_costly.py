@@ -123,6 +123,20 @@ def test_evaluations_that_call_the_model_for_single_samples_are_told_so(
     assert (f"in place of {calls} calls" in suggestions) is named
 
 
+@pytest.mark.parametrize(("busiest", "share", "line"), [(81, 0.9, 81), (81, 0.4, 33), (33, 0.9, 33)])
+def test_an_evaluation_names_the_line_that_takes_most_of_it(busiest: int, share: float, line: int) -> None:
+    """Half of a run was the search for nearest neighbours, and the line that calls the model was named."""
+    seen = Evaluated(
+        step=100, seconds=6.0, file="train.py", line=33, busiest=("train.py", busiest), busiest_share=share
+    )
+    (item,) = (
+        one for one in advice(PARTS.model_copy(update={"evaluations": (seen,)})) if one.title.startswith("Evaluation")
+    )
+    assert item.line == line
+    assert ("90% of it at this line" in item.evidence) is (line == 81)
+    assert ("whole arrays" in item.suggestion) is (line == 81)
+
+
 def advice(parts: RunParts = PARTS, **more: Any) -> list[Any]:
     facts = sample_facts().model_copy(update={"run": parts})
     return list(costly_lines(round_of(parts, **more), facts, SITES))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from numbers import Number
 from typing import Any
 
 
@@ -56,17 +58,31 @@ def kept_by_index(prepare: Any) -> Any:
 
 
 def kept_by_arguments(function: Any) -> Any:
-    """A function that makes the same of the same arguments every time: made once, then taken from memory."""
+    """A function that makes the same of the same arguments every time: made once, then taken from memory.
+
+    What may change counts as the object that it is, and is held, so that no other is taken for it.
+    """
     kept: dict[Any, Any] = {}
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        key = (arguments, tuple(sorted(named.items())))
+        key = key_of((*arguments, *sorted(named.items())))
         if key not in kept:
-            kept[key] = function(*arguments, **named)
-        return kept[key]
+            kept[key] = function(*arguments, **named), (arguments, named)
+        return kept[key][0]
 
     return call
+
+
+SIMPLE = (str, bytes, Number, type(None), os.PathLike)
+"""Types of arguments that say by their value what a function makes of them."""
+
+
+def key_of(value: Any) -> Any:
+    """A value that cannot change, with its type; the identity of what can."""
+    if type(value) is tuple:
+        return tuple(map(key_of, value))
+    return (type(value), value) if isinstance(value, SIMPLE) else id(value)
 
 
 def read_many(dataset: Any, indices: list[int]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.compute.rewriting.source import edits_of
 from autoopt_strategies.input import batches, probes
-from autoopt_strategies.input.kept_calls import KeepCalls, decorated, repeated_calls
+from autoopt_strategies.input.kept_calls import KeepCalls, decorated, repeated_calls, repeated_in_steps
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, statements
 from autoopt_strategies.input.workers import NONE, WORKER_START, most_workers, so_many, waits
 from autoopt_strategies.predictions import (
@@ -47,7 +47,8 @@ class PreparedSamples(Strategy):
     What it does: wraps the dataset. ``form``: ``rows`` (all samples collated once, a batch is rows of tensors),
         ``samples`` (each as it is), ``heads`` (what the transforms before the first random one make), ``unaugmented``
         (what ``__getitem__`` makes before its first random draw; a patch divides it there), ``calls`` (what functions
-        of the user's make of the same arguments for the dataset or for ``collate_fn``; a patch decorates them),
+        of the user's make of the same arguments for the dataset or for ``collate_fn``, or in the steps of a script
+        without a loader; a patch decorates them),
         ``files`` (the encoded files), ``batches`` (the dataset is asked for a whole batch by one index), ``tensors``
         (Hugging Face's torch format), ``threads`` (the samples of a batch are read at the same time). ``where``: in
         ``memory``, on the ``device``, on ``disk`` where they do not fit into memory, or in the ``dataset`` itself,
@@ -70,11 +71,14 @@ class PreparedSamples(Strategy):
     example = Example({"form": "samples", "where": "memory"}, inspected={"kept": {"deterministic": True}})
 
     def applies(self, case: Case) -> Applies:
-        facts = case.workload
-        if not facts.dataset.map_style:
-            return Applies.no(f"{facts.dataset.type} is an IterableDataset, whose samples have no index")
-        if not facts.batch_size:
-            return Applies.no("the loader does not batch, so that training might change a kept sample in place")
+        facts, before = case.workload, case.plan.setting(self.name) or {}
+        if before.get("form") in (*KEPT, "rows"):  # what is measured by now is without what other forms would save
+            return Applies.no("what it prepares is kept already")
+        if not _own_lines(case):
+            if not facts.dataset.map_style:
+                return Applies.no(f"{facts.dataset.type} is an IterableDataset, whose samples have no index")
+            if not facts.batch_size:
+                return Applies.no("the loader does not batch, so that training might change a kept sample in place")
         found = list(_forms(case))
         if any(isinstance(each, dict) for _, each in found):
             return Applies.yes()
@@ -102,6 +106,8 @@ class PreparedSamples(Strategy):
     def once_seconds(self, case: Case, setting: Setting) -> float | None:
         """All samples read once, by so many processes; unknown before that was measured."""
         form, count = setting["form"], case.workload.train_samples or 0
+        if setting.get("loop"):
+            return float(_found(case, "steps")["seconds"] * _epoch(case))
         if form in KEPT:
             return reading_seconds(_kept(case, setting), count, setting)
         stages = {"rows": READING, "files": ("storage",)}.get(form, ())
@@ -145,8 +151,8 @@ class PreparedSamples(Strategy):
         if form == "unaugmented":
             return setup.with_dataset(KeepUnaugmented(setting["split"]["line"], setting.get("threads", 0)))
         if form == "calls":
-            functions = ((each["module"], each["function"]) for each in setting["functions"])
-            return setup.with_dataset(KeepCalls(tuple(functions)))
+            kept_calls = KeepCalls(tuple((each["module"], each["function"]) for each in setting["functions"]))
+            return setup.with_model(kept_calls) if setting.get("loop") else setup.with_dataset(kept_calls)
         options = {name: value for name, value in setting.items() if name not in ("form", "where") and value}
         if form == "samples" and "threads" in options:
             threads = (("threads", options.pop("threads")),)
@@ -176,6 +182,8 @@ class PreparedSamples(Strategy):
     def inspect(self, live: Any) -> Setting:
         """What each form finds on real samples, and free space for temporary files."""
         dataset, loader = batches.dataset_of(live.workload), live.training.loader
+        if getattr(dataset, "empty", False):  # the script's own lines make its batches
+            return {}
         tries: dict[str, Callable[[], Setting | None]] = {
             "kept": lambda: probes.kept(dataset),
             "unaugmented": lambda: probes.unaugmented(dataset),
@@ -191,6 +199,11 @@ class PreparedSamples(Strategy):
             except Exception as error:  # a form that fails says nothing of the others
                 found[form] = {"reason": first_line(error)}
         return found
+
+    def inspect_steps(self, live: Any) -> Setting:
+        """What the lines of a script without a loader make again in every epoch."""
+        empty = getattr(batches.dataset_of(live.workload), "empty", False)
+        return {"steps": repeated_in_steps(live.training)} if empty else {}
 
 
 _CODE = {
@@ -238,6 +251,9 @@ def samples_repeat(case: Case) -> bool:
 
 def _forms(case: Case) -> Iterator[tuple[str, Setting | str]]:
     """Each form with its setting, or why it is none here."""
+    if _own_lines(case):
+        yield "calls", _steps(case)
+        return
     yield "samples", _samples(case)
     yield "rows", _rows(case)
     yield "unaugmented", _unaugmented(case)
@@ -291,6 +307,28 @@ def _calls(case: Case) -> Iterator[Setting | str]:
     shared = found.get("shared") if found["sample_bytes"] else found
     if shared:
         yield {"form": "calls", "where": "memory", "each": False, "functions": shared["functions"]}
+
+
+def _own_lines(case: Case) -> bool:
+    """Whether a script's own lines make its batches, and no loader."""
+    return case.sites is not None and not case.sites.of("loader_training")
+
+
+def _steps(case: Case) -> Setting | str:
+    """Functions that the lines of a script without a loader call for the same in every epoch."""
+    found, free = _found(case, "steps"), case.workload.available_ram_bytes or 0
+    if "functions" not in found:
+        return found.get("reason") or "which functions make the same of the same arguments is not known"
+    size = found["bytes"] * (_epoch(case) or case.planned_steps or 0)
+    if size > FREE["memory"] * free:
+        return f"what they make would take {size / 1e9:.1f} GB of {free / 1e9:.1f} GB free memory"
+    return {"form": "calls", "where": "memory", "each": True, "loop": True, "functions": found["functions"]}
+
+
+def _epoch(case: Case) -> float:
+    """Steps until the same data come again, as far as that is known; 0 where it is not."""
+    run = case.workload.run
+    return float(case.workload.steps_per_epoch or (run.evaluate_every if run is not None else None) or 0)
 
 
 def _of_training(case: Case, found: Setting, form: str, **rest: Any) -> Setting | str:
@@ -422,6 +460,9 @@ def _left(case: Case, setting: Setting) -> dict[str, float] | None:
         rows = 2 * case.workload.batch_bytes / peaks.memory_bytes_per_second
         rows += (peaks.launch_seconds or 0.0) * (2 * len(case.workload.batch) + 4)
         return dict.fromkeys(("storage", "preparation", "pin", "copy"), 0.0) | {"collate": rows}
+    if setting.get("loop"):
+        making = seconds_of(case, "preparation")
+        return {"preparation": max(making - _found(case, "steps")["seconds"], 0.0)}
     if form == "calls":
         return {name: seconds_of(case, name) * _kept(case, setting)["ratio"] for name in READING}
     if form in KEPT:
