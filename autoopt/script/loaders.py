@@ -94,7 +94,7 @@ class Roles:
         self._lines: MutableMapping[Any, tuple[str, int]] = WeakIdKeyDictionary()
         self._of_line: dict[tuple[str, int], set[bool]] = defaultdict(set)
         self._contents: MutableMapping[Any, dict[str, Any]] = WeakIdKeyDictionary()
-        self._first_contents: MutableMapping[Any, dict[str, Any]] = WeakIdKeyDictionary()  # by dataset
+        self._first_contents: MutableMapping[Any, dict[str, Callable[[], Any]]] = WeakIdKeyDictionary()  # by dataset
         self._changed: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._evaluated_data: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._given: list[_Given] = []
@@ -113,8 +113,9 @@ class Roles:
             self._lines[loader] = (found.place.file, found.place.line)
         now = self._contents[loader] = _contents(loader.dataset)
         with suppress(TypeError):  # a list, to which nothing can refer weakly
-            first = self._first_contents.setdefault(users_dataset(loader.dataset), now)
-            if any(first[name] is not now[name] for name in first.keys() & now.keys()):  # of an earlier loader
+            seen = {name: _weakly(value) for name, value in now.items()}
+            first = self._first_contents.setdefault(users_dataset(loader.dataset), seen)
+            if any(first[name]() is not now[name] for name in first.keys() & now.keys()):  # of an earlier loader
                 self._changed[loader] = True
 
     def opened(self, loader: Any) -> None:
@@ -394,6 +395,14 @@ def _contents(dataset: Any) -> dict[str, Any]:
     """The collections, arrays and tensors that a dataset holds, by their names."""
     held = getattr(users_dataset(dataset), "__dict__", {})
     return {name: value for name, value in held.items() if isinstance(value, Sized) and not isinstance(value, str)}
+
+
+def _weakly(value: Any) -> Callable[[], Any]:
+    """What gives a value as long as somebody holds it: arrays that a script has given up are not kept."""
+    try:
+        return weakref.ref(value)
+    except TypeError:  # a list
+        return lambda: value
 
 
 def _pass_of(iterator: Any) -> int:

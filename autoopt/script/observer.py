@@ -142,6 +142,13 @@ def site_of(seen: Seen, steps: float) -> Site:
     )
 
 
+def _place_in(thread: int) -> Place | None:
+    """The user's line at which a thread stands; that which calls the model, where one is under way."""
+    frame = sys._current_frames().get(thread)
+    found = model_place(frame) if frame is not None else None
+    return found.place if found is not None else None
+
+
 class Observer(Watcher):
     """Collects sites from the torch hooks of a process; installs what is only listened to while watching."""
 
@@ -189,10 +196,11 @@ class Observer(Watcher):
     def _sample(self, thread: int) -> None:
         """Notes at which of the user's lines a thread stands while it evaluates, as long as the process lives."""
         while not self._over.wait(SAMPLED):
-            under_way, frame = self.hooks.session.evaluating, sys._current_frames().get(thread)
-            found = model_place(frame) if under_way is not None and frame is not None else None
-            if under_way is not None and found is not None:
-                under_way.sampled[found.place.file, found.place.line] += 1
+            under_way = self.hooks.session.evaluating
+            # no frame is held between two samples: its tensors would live on with it
+            place = _place_in(thread) if under_way is not None else None
+            if under_way is not None and place is not None:
+                under_way.sampled[place.file, place.line] += 1
 
     def _around(self, owner: Any, name: str, tell: Callable[..., None], *, keywords: bool = False) -> None:
         plain = getattr(owner, name)

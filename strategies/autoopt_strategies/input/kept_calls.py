@@ -301,8 +301,12 @@ def _held(values: list[Any], holders: Mapping[int, int]) -> bool:
     """Whether somebody else holds what may change among the arguments: what is made for a call never comes again."""
     held_by_one = [object()]
     fresh = sys.getrefcount(held_by_one[0])
-    objects = [index for index, value in enumerate(values) if key_of(value) == id(value)]
+    objects = [index for index, value in enumerate(values) if not _by_value(value)]
     return all(sys.getrefcount(values[index]) - holders[id(values[index])] >= fresh for index in objects)
+
+
+def _by_value(value: Any) -> bool:
+    return isinstance(value, SIMPLE) or (type(value) is tuple and all(map(_by_value, value)))
 
 
 def _seconds_again(one: Watched) -> float | None:
