@@ -48,6 +48,9 @@ ASKS = (
     Ask("a teacher that answers the same samples in every epoch", "frozen_teacher", ("cached_features",)),
     Ask("anomaly detection that was left on", "anomaly_detection", ("forced_calls",)),
     Ask("logits of a large vocabulary", "large_vocabulary", ("chunked_loss",)),
+    Ask("samples that a script's own lines prepare again in every epoch", "own_loop", ("prepared_samples",)),
+    Ask("evaluations that each make a loader of slow samples", "loaders_anew", ("validation_loader",)),
+    Ask("a cross-validation that reads a table row by row", "folds", ("prepared_samples",)),
 )
 ELSEWHERE = (
     ("decoding on the device", "not offered: nvJPEG's pixels differ from Pillow's; `decoding` and workers instead"),

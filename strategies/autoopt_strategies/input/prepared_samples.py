@@ -319,7 +319,7 @@ def _steps(case: Case) -> Setting | str:
     found, free = _found(case, "steps"), case.workload.available_ram_bytes or 0
     if "functions" not in found:
         return found.get("reason") or "which functions make the same of the same arguments is not known"
-    size = found["bytes"] * (_epoch(case) or case.planned_steps or 0)
+    size = found["bytes"] * (case.planned_steps or _epoch(case))  # as if none came twice: nobody knows how many do
     if size > FREE["memory"] * free:
         return f"what they make would take {size / 1e9:.1f} GB of {free / 1e9:.1f} GB free memory"
     return {"form": "calls", "where": "memory", "each": True, "loop": True, "functions": found["functions"]}
