@@ -177,6 +177,17 @@ TABLE = {
     ),
     "rows of tuples": Row((WHOLE,), lines(*ROWS)),
     "rows of dicts": Row((WHOLE,), lines(*ROWS), DICTS),
+    "rows, all by one index": Row(
+        (prepared("rows", index="array"),),
+        lines(
+            "IndexedBatches, Rows, collate_whole",
+            'Rows(IndexedBatches(train_set, index="array")),',
+            "batch_size=7,",
+            "shuffle=True,",
+            "collate_fn=collate_whole,",
+        ),
+        length=120,
+    ),
     "rows by their index": Row(
         (prepared("batches", "dataset", index="array"),),
         lines(

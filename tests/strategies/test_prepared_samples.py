@@ -119,6 +119,7 @@ FORMS = (
     {"form": "samples", "where": "memory", "workers": 0, "threads": 2},
     {"form": "rows", "where": "memory"},
     {"form": "rows", "where": "device", "device": "cpu"},
+    {"form": "rows", "where": "memory", "index": "tensor"},
     {"form": "batches", "where": "dataset", "index": "tensor"},
     {"form": "threads", "where": "dataset", "threads": 2},
 )

@@ -255,7 +255,9 @@ class Rows(Wrapper):
 
     def collated(self, device: str) -> tuple[Any, list[torch.Tensor]]:
         """The form of a batch, and the tensors of all samples."""
-        batch = default_collate([self.dataset[index] for index in range(len(self))])
+        many = getattr(self.dataset, "__getitems__", lambda indices: list(map(self.dataset.__getitem__, indices)))
+        whole = many(list(range(len(self))))
+        batch = whole.batch if isinstance(whole, Collated) else default_collate(whole)
         for part in leaves(batch):
             if not isinstance(part, torch.Tensor):
                 raise TypeError(f"samples collate into a batch with {type(part).__name__}, not into tensors alone")

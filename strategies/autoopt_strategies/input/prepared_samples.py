@@ -44,7 +44,8 @@ FREE = {"memory": 0.5, "disk": 0.8, "rows": 0.25, "files": 0.25}
 class PreparedSamples(Strategy):
     """Prepares once what every epoch prepares again, or reads a whole batch at a time.
 
-    What it does: wraps the dataset. ``form``: ``rows`` (all samples collated once, a batch is rows of tensors),
+    What it does: wraps the dataset. ``form``: ``rows`` (all samples collated once, by one index where
+        the dataset takes that; a batch is rows of tensors),
         ``samples`` (each as it is), ``heads`` (what the transforms before the first random one make), ``unaugmented``
         (what ``__getitem__`` makes before its first random draw; a patch divides it there), ``calls`` (what functions
         of the user's make of the same arguments for the dataset or for ``collate_fn``, or in the steps of a script
@@ -114,7 +115,8 @@ class PreparedSamples(Strategy):
         if case.pipeline is None:
             return None
         seconds = sum((seconds_of(case, stage) for stage in stages), 0.0)
-        return seconds * count / (case.workload.batch_size or 1)
+        ratio = _found(case, "batches").get("ratio", 1.0) if "index" in setting else 1.0
+        return ratio * seconds * count / (case.workload.batch_size or 1)
 
     def settings(self, case: Case) -> Settings:
         """The form that promises most first, until one is kept."""
@@ -157,6 +159,9 @@ class PreparedSamples(Strategy):
         if form == "samples" and "threads" in options:
             threads = (("threads", options.pop("threads")),)
             setup = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS['threads'][0]}", threads))
+        if form == "rows" and "index" in options:
+            index = (("index", options.pop("index")),)
+            setup = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS['batches'][0]}", index))
         made = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS[form][where == 'disk']}", tuple(options.items())))
         if form == "rows":  # tensors must not be handed from process to process, nor pinned
             return made.with_loader(collate_fn=batches.collate_whole, num_workers=0, pin_memory=False)
@@ -387,7 +392,8 @@ def _rows(case: Case) -> Setting | str:
     if size > FREE["rows"] * room:
         return f"the data takes {size / 1e9:.1f} GB, more than a quarter of {room / 1e9:.1f} GB"
     where = {"where": "memory"} if case.device == "cpu" else {"where": "device", "device": case.environment.device}
-    return {"form": "rows", **where}
+    index = {name: value for name, value in _found(case, "batches").items() if name == "index"}  # all by one
+    return {"form": "rows", **where, **index}
 
 
 def _files(case: Case) -> Setting | str:
