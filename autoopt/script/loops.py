@@ -28,7 +28,19 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv,
 }
-_SIZED: tuple[Any, ...] = (range, list, tuple, dict, torch.Tensor, np.ndarray, Dataset, DataLoader)
+
+
+class _Loader:
+    """A loader that a loop's own header makes, by its batches."""
+
+    def __init__(self, samples: int, batch_size: int, drop_last: bool) -> None:
+        self.batches = samples // batch_size if drop_last else -(-samples // batch_size)
+
+    def __len__(self) -> int:
+        return self.batches
+
+
+_SIZED: tuple[Any, ...] = (range, list, tuple, dict, torch.Tensor, np.ndarray, Dataset, DataLoader, _Loader)
 _ROUNDS: dict[str, Callable[[float], int]] = {"int": int, "ceil": math.ceil, "floor": math.floor}
 _COUNTED = frozenset(("arange", "randperm", "permutation"))
 _TRAINERS = ("transformers.trainer", "lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
@@ -252,7 +264,7 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
             bound = _bound(test, ast.unparse(loop.target.elts[0]), frame, stays=False)
             if bound is not None:
                 size = min(size, bound + (frame.f_lineno <= (line or 0)))
-    return size, isinstance(value, DataLoader)
+    return size, isinstance(value, DataLoader | _Loader)
 
 
 def _size(value: Any) -> int | None:
@@ -305,6 +317,11 @@ def _called_value(call: ast.Call, values: list[Any], frame: FrameType) -> Any:
         return range(-(-len(owner) // first)) if len(values) == 1 and whole and first > 0 else None
     if name == "split" and isinstance(folds := getattr(owner, "__dict__", {}).get("n_splits"), int):
         return range(folds)  # of scikit-learn's cross-validation
+    if name == "DataLoader" and (samples := _size(first)):
+        given = {keyword.arg: _value(keyword.value, frame) for keyword in call.keywords}
+        size = given.get("batch_size", values[1] if len(values) > 1 else 1)
+        others = given.keys() & {None, "sampler", "batch_sampler"} or len(values) > 3
+        return None if others or not isinstance(size, int) else _Loader(samples, size, bool(given.get("drop_last")))
     if name in _ROUNDS and len(values) == 1 and isinstance(first, int | float):
         return _ROUNDS[name](first)
     sizes = [size for value in values if (size := _size(value)) is not None]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from sklearn.model_selection import KFold
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, TensorDataset
 from tqdm import tqdm
 
 from autoopt.records import Plan, RunParts, Sites
@@ -335,6 +335,9 @@ def test_a_last_group_that_is_not_full_counts_as_the_script_treats_it(
         ("for batch, rows in enumerate(torch.randperm(len(data)).split(4)):\n    train()", 3),
         ("for rows, more in zip(data.split(3), range(9)):\n    train()", 4),
         ("for row in data:\n    train()", 10),
+        ("for epoch in range(2):\n    for batch in DataLoader(loader.dataset, 4, shuffle=True):\n        train()", 6),
+        ("for i, batch in enumerate(DataLoader(rows, batch_size=4, drop_last=True)):\n    train()", 2),
+        ("for batch in DataLoader(rows, batch_size=5, sampler=some):\n    train()", None),
         (
             "folds = KFold(5)\nfor k, (some, _) in enumerate(folds.split(data)):\n    for _ in some:\n        train()",
             40,
@@ -377,6 +380,7 @@ def test_a_counter_that_ends_the_loops_tells_their_steps(tmp_path: Path, lines: 
     known = {"math": math, "torch": torch, "data": data, "stream": DataLoader(Stream())}
     loader = DataLoader(TensorDataset(data), batch_size=1)
     known |= {"loaders": {"train": loader, "val": loader}, "tqdm": tqdm, "KFold": KFold}
+    known |= {"DataLoader": DataLoader, "rows": TensorDataset(data), "some": SequentialSampler(data)}
     with contextlib.suppress(EnoughError):
         ran(tmp_path, lines, train=train, loader=loader, most=12, stop=bool, **known)
     assert told == {planned}
