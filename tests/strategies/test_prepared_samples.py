@@ -17,13 +17,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from autoopt.records import Change, Plan, Site, SiteKind, Sites
-from autoopt.setup import Setup
+from autoopt.setup import Setup, Wrap
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case, sample_facts, tiny_workload, train_few_steps
 from autoopt.trial.shared import remove_copies
@@ -31,6 +32,7 @@ from autoopt_strategies.compute.rewriting.source import Refused
 from autoopt_strategies.input import probes
 from autoopt_strategies.input.batches import as_tensors, collate_whole, equal
 from autoopt_strategies.input.prepared import FilesInMemory, KeptSamples, MappedSamples, Rows, moved
+from autoopt_strategies.input.prepared_samples import PREPARED
 from autoopt_strategies.input.unaugmented import KeepUnaugmented, split
 from scripted import REGISTRY, changed_lines, patched, put
 from tests.strategies.stand_ins import promised, with_stages
@@ -111,6 +113,35 @@ def test_samples_are_read_once_for_all_loaders_that_are_made_of_them(kept: Any) 
     assert gone() is None, "nothing holds on to a dataset that the script gave up"
     other = kept([torch.tensor(1), torch.tensor(2)])  # to a list nothing can refer weakly
     assert len(other) == 2
+
+
+class Table(Dataset[Any]):
+    """Rows of a table, whose labels are its positions: others than those from the first on are taken one by one."""
+
+    def __init__(self) -> None:
+        self.frame = pd.DataFrame({"a": range(40), "b": range(40, 80)}, dtype=float)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __getitem__(self, index: Any) -> Any:
+        row = self.frame.iloc[index]
+        return torch.tensor(row[["a", "b"]].values, dtype=torch.float32), torch.tensor(row["b"])
+
+
+def test_rows_of_a_table_are_all_read_by_one_index() -> None:
+    table = Table()
+    found = probes.batches(table, 16)
+    assert "many indices" in found["reason"]
+    assert found["ratio"] < 1.0
+    inspected = {"prepared_samples": {"kept": {"deterministic": True}, "batches": found}}
+    settings = STRATEGY.settings(sample_case(inspected=inspected))
+    rows = next(setting for setting in settings if setting["form"] == "rows")
+    assert rows["index"] == found["whole"]
+    data: Any = table
+    for wrap in (Wrap(f"{PREPARED}:IndexedBatches", (("index", rows["index"]),)), Wrap(f"{PREPARED}:Rows")):
+        data = wrap(data)
+    assert equal(data.__getitems__([9, 3, 3]).batch, default_collate([table[index] for index in (9, 3, 3)]))
 
 
 FORMS = (

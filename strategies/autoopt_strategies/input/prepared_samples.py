@@ -392,8 +392,9 @@ def _rows(case: Case) -> Setting | str:
     if size > FREE["rows"] * room:
         return f"the data takes {size / 1e9:.1f} GB, more than a quarter of {room / 1e9:.1f} GB"
     where = {"where": "memory"} if case.device == "cpu" else {"where": "device", "device": case.environment.device}
-    index = {name: value for name, value in _found(case, "batches").items() if name == "index"}  # all by one
-    return {"form": "rows", **where, **index}
+    found = _found(case, "batches")
+    index = found.get("index") or found.get("whole")
+    return {"form": "rows", **where, **({"index": index} if index else {})}
 
 
 def _files(case: Case) -> Setting | str:

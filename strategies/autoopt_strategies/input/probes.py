@@ -241,6 +241,9 @@ def random_state() -> Any:
 def batches(dataset: Any, size: int) -> Setting:
     """``{"index": the kind that gives the same batches, "ratio": of their seconds}``, or ``{"reason": why none}``.
 
+    ``whole``: the kind that gives all samples in their order, with their ``ratio``: rows of a table that are taken one
+    by one in another order have labels that are no positions.
+
     Args:
         size: of a batch whose seconds are compared.
     """
@@ -258,16 +261,27 @@ def batches(dataset: Any, size: int) -> Setting:
         expected = [default_collate([dataset[i] for i in group]) for group in groups]
     except Exception as error:
         return {"reason": f"samples cannot be collated by torch's default: {type(error).__name__}"}
-    for kind in KINDS:
-        indexed = IndexedBatches(dataset, kind)
+
+    def given(kind: str, group: list[int]) -> Any:
         try:
-            found = [indexed.__getitems__(group).batch for group in groups]
+            return IndexedBatches(dataset, kind).__getitems__(group).batch
         except Exception:  # the dataset takes one index at a time
-            continue
-        if equal(found, expected):
+            return None
+
+    for kind in KINDS:
+        if equal([given(kind, group) for group in groups], expected):
             break
     else:
-        return {"reason": "the dataset gives something else for many indices at once than for each of them"}
+        reason, first = "the dataset gives something else for many indices at once", list(range(min(size, count)))
+        for kind in KINDS:
+            began = perf_counter()
+            whole, taken = given(kind, first), perf_counter() - began
+            if whole is not None:
+                samples, each = timed(dataset, first)
+                if equal(whole, default_collate(samples)):
+                    return {"reason": reason, "whole": kind, "ratio": min(1.0, taken / (each * len(first)))}
+        return {"reason": f"{reason} than for each of them"}
+    indexed = IndexedBatches(dataset, kind)
     timed_groups = [[drawn.randrange(count) for _ in range(size)] for _ in range(16)]
     one, other = cycle(timed_groups), cycle(timed_groups)
     ratio = ratio_in_turns(
