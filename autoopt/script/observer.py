@@ -166,7 +166,6 @@ class Observer(Watcher):
         self._passes = Passes()
         self._frozen = FrozenModules(hooks)
         self._waited: dict[tuple[CodeType, int], Seen | None] = {}
-        self._over = threading.Event()
         self._late = False  # parameters were given their shapes by a first call
 
     def install(self) -> None:
@@ -195,7 +194,8 @@ class Observer(Watcher):
 
     def _sample(self, thread: int) -> None:
         """Notes at which of the user's lines a thread stands while it evaluates, as long as the process lives."""
-        while not self._over.wait(SAMPLED):
+        never = threading.Event()
+        while not never.wait(SAMPLED):
             under_way = self.hooks.session.evaluating
             # no frame is held between two samples: its tensors would live on with it
             place = _place_in(thread) if under_way is not None else None

@@ -121,7 +121,7 @@ def _consider(
             if strategy.name in registry[change.strategy].excludes:
                 return skipped(Verdict.NOT_APPLICABLE, f"it has no effect in addition to {change.strategy}")
         no_loader: str | None = None  # a strategy of the loader misreads the data of a script that has none
-        if case.sites is not None and strategy.example is not None:
+        if case.sites is not None and not case.sites.of("loader_training") and strategy.example is not None:
             no_loader = without_loader(strategy.apply(Setup(), strategy.example.setting), case.sites)
         applies = strategy.applies(case)
         if not applies:

@@ -29,6 +29,8 @@ TRIED = 8
 STEPS = 2
 """Of a training that are watched at a time."""
 GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+NO_USERS = (*LIBRARIES, "<")
+"""What names of files that are no user's begin with."""
 GATHERS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
@@ -199,7 +201,7 @@ def watched(
             if opened and code.co_name == "_call_impl":  # of a module: what it makes changes with its weights
                 for _, under_way, *_ in opened:
                     found.setdefault(under_way.__qualname__, Watched(under_way)).refused = True
-            if code.co_flags & (GENERATES | GATHERS) or code.co_filename.startswith((*LIBRARIES, "<")):
+            if code.co_flags & (GENERATES | GATHERS) or code.co_filename.startswith(NO_USERS):
                 return
             function = _function_at(frame, methods=training is not None)
             if function is None or (only is not None and function.__qualname__ not in only):
@@ -218,9 +220,9 @@ def watched(
             one.calls += 1
             above = frozenset(other.__qualname__ for _, other, *_ in opened)
             one.within = above if one.within is None else one.within & above
-            key = key_of(tuple(values))
             if one.refused or only is None:
                 return
+            key = key_of(tuple(values))
             if not _plain(result) or random_state() != state:
                 one.refused = True
             elif key in one.made:

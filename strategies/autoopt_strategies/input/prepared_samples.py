@@ -37,6 +37,8 @@ WRAPPERS = {
     "threads": ("ThreadedSamples",),
 }
 """The class around the dataset, and the one that keeps its samples on the disk, by form."""
+READ_BY = {"samples": ("threads", "threads"), "rows": ("batches", "index")}
+"""Forms whose samples may be read in another one, and the option that says so."""
 FREE = {"memory": 0.5, "disk": 0.8, "rows": 0.25, "files": 0.25}
 """Share of the room there that samples may take: others need some, and rows exist twice while they are made."""
 
@@ -156,12 +158,9 @@ class PreparedSamples(Strategy):
             kept_calls = KeepCalls(tuple((each["module"], each["function"]) for each in setting["functions"]))
             return setup.with_model(kept_calls) if setting.get("loop") else setup.with_dataset(kept_calls)
         options = {name: value for name, value in setting.items() if name not in ("form", "where") and value}
-        if form == "samples" and "threads" in options:
-            threads = (("threads", options.pop("threads")),)
-            setup = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS['threads'][0]}", threads))
-        if form == "rows" and "index" in options:
-            index = (("index", options.pop("index")),)
-            setup = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS['batches'][0]}", index))
+        inner, option = READ_BY.get(form, ("", ""))
+        if option in options:
+            setup = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS[inner][0]}", ((option, options.pop(option)),)))
         made = setup.with_dataset(Wrap(f"{PREPARED}:{WRAPPERS[form][where == 'disk']}", tuple(options.items())))
         if form == "rows":  # tensors must not be handed from process to process, nor pinned
             return made.with_loader(collate_fn=batches.collate_whole, num_workers=0, pin_memory=False)
